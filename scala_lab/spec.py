@@ -1,0 +1,348 @@
+"""What a run is: frozen dataclasses from which flags, TOML files and run ids all derive.
+
+The docstring under each field is its help text on the command line. A field that is None takes its value
+from the recipe, the optimizer or the machine when the spec is resolved. Field names are unique over all
+parts, so a flag, a TOML key and a keyword of `RunSpec.of` are the same word.
+
+Example:
+    >>> spec = RunSpec.of(task="mini-sst2", method="lamb", batch_size=256)
+    >>> spec.recipe.method, spec.batches.batch_size
+    ('lamb', 256)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from scala_lab.errors import UserError
+from scala_lab.methods.recipes import FREELB_PUBLISHED, RECIPES, STEP_DEFAULTS, find_recipe
+from scala_lab.spec_fields import leaves, set_leaves
+
+RESULT_VERSION = 1
+"""Part of every run id: raised when the same spec would give a different result than before."""
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """What is learned."""
+
+    task: str = "mini-sst2"
+    """A GLUE task (sst2 qnli mnli qqp stsb mrpc rte cola), an embedded one (mini-sst2 mini-qnli mini-mnli
+    mini-qqp mini-stsb), or a CSV, TSV, JSONL or parquet file of your own."""
+    data_dir: Path | None = None
+    """Folder in the classic GLUE layout (SST-2/train.tsv, ...); without it GLUE comes from the hub."""
+    text_columns: tuple[str, ...] = ()
+    """Your own file: the one or two columns that hold the text."""
+    label_column: str | None = None
+    """Your own file: the column that holds the label."""
+    regression: bool = False
+    """Your own file: the label is a number to predict, not a class."""
+    eval_file: Path | None = None
+    """Your own file: a second file to evaluate on; without it a seeded tenth of the rows is kept apart."""
+    train_samples: int | None = None
+    """Train on this many rows, drawn with data-seed; default all."""
+    eval_samples: int | None = None
+    """Evaluate on this many rows, drawn with data-seed; default all."""
+    heldout_samples: int = 0
+    """Evaluate at the end also on this many train rows that were not trained on."""
+    data_seed: int = 0
+    """Seed of the choice of rows. Apart from the run's seed, so that runs with other seeds see the same rows."""
+    max_length: int = 128
+    """Cut inputs to this many tokens."""
+
+
+@dataclass(frozen=True)
+class EncoderSpec:
+    """What learns."""
+
+    model: str = "embedded"
+    """A hub name, a folder, `embedded` (the encoder in this package) or `minilm` (the optional package)."""
+    dropout: float | None = None
+    """Set all dropout rates of the encoder; default as its config says."""
+
+
+@dataclass(frozen=True)
+class RecipeSpec:
+    """How a micro-batch becomes a gradient. Options left out are as the method's recipe says."""
+
+    method: str = "scala"
+    """plain, lamb, scala, scala-effective, rdrop, gaussian, freelb or ngd."""
+    delay: float | None = None
+    """t_s: epochs (0-based, fractions allowed) before the noise starts; 0 is from the first step."""
+    lambda_: Annotated[float | None, tyro.conf.arg(name="lambda")] = None
+    """Strength of the noise term beside the task loss; 0 does no extra work."""
+    rho: float | None = None
+    """Step size of the ascent on the noise."""
+    omega: float | None = None
+    """Radius: every coordinate of the noise is clipped to [-omega, omega]."""
+    sigma: float | None = None
+    """Deviation of the Gaussian start of the noise."""
+    pga_steps: int | None = None
+    """T: number of projected gradient ascent steps."""
+    ascent: Literal["literal", "normalized"] | None = None
+    """literal: rho * g; normalized: rho * g / max|g| per token."""
+    target: Literal["LP", "GT"] | None = None
+    """What the ascent raises. LP: divergence from the clean prediction; GT: loss to the true label."""
+    noise: Literal["pga", "gaussian", "none"] | None = None
+    """pga: adversarial; gaussian: N(0, omega^2) without ascent; none."""
+    masks: Literal["independent", "shared", "off"] | None = None
+    """Dropout masks of one sample over the passes of a step."""
+    label_gradient: bool | None = None
+    """Let gradient flow through the clean prediction in the noise term as well."""
+    adv_passes: int | None = None
+    """FreeLB: number K of passes, with K-1 ascents between them."""
+    adv_norm: Literal["l2", "linf"] | None = None
+    """FreeLB: norm of the ball that holds the noise."""
+    adv_lr: float | None = None
+    """FreeLB: step size of an ascent; default as published for the task."""
+    adv_init: float | None = None
+    """FreeLB: size of the random start; default as published for the task."""
+    adv_max_norm: float | None = None
+    """FreeLB: radius of the ball, 0 for none; default as published for the task."""
+
+
+@dataclass(frozen=True)
+class OptimSpec:
+    """How the gradient becomes an update."""
+
+    optimizer: Literal["adamw", "lamb", "ngd"] | None = None
+    """Overrides the optimizer of the method's recipe."""
+    lr: float | None = None
+    """Peak learning rate; default a rate that suits the optimizer, the encoder's width and the batch size."""
+    lr_scaling: Literal["none", "sqrt", "linear"] = "none"
+    """none: lr is used as given; sqrt and linear: lr is the rate at B=32 and grows with the batch size."""
+    epochs: int = 6
+    """Passes over the training rows."""
+    max_steps: int | None = None
+    """Stop after this many steps; the schedule spans what is left."""
+    warmup: float = 0.1
+    """Share of all steps over which the rate rises linearly, before it falls linearly to 0."""
+    weight_decay: float = 0.01
+    """Decoupled weight decay, on everything but biases and LayerNorm."""
+    beta1: float = 0.9
+    """Decay of the first moment."""
+    beta2: float = 0.999
+    """Decay of the second moment."""
+    eps: float | None = None
+    """Added to the root of the second moment; default 1e-8 for adamw, 1e-6 for lamb."""
+    clip_norm: float | None = None
+    """Clip the gradient's norm to this, 0 for never; default 1 for adamw, 0 for the others."""
+    max_weight_norm: float = 10.0
+    """U of nu(c) = max(L, min(c, U)), the weight norm that lamb and ngd scale by; inf for no clip."""
+    min_weight_norm: float = 0.0
+    """L of nu(c)."""
+    groups: Literal["tensor", "layer"] | None = None
+    """What shares one adaptive rate: each tensor (default of lamb) or each transformer layer (default of ngd)."""
+    adapt_all: bool = False
+    """lamb: adapt the rate of biases and LayerNorm too."""
+
+
+@dataclass(frozen=True)
+class BatchSpec:
+    """How the samples of one step are cut."""
+
+    batch_size: int = 1024
+    """Samples per optimizer step, over all workers."""
+    micro_batch: int = 64
+    """Most samples a worker runs at once; it changes speed and memory, not the gradient."""
+
+
+@dataclass(frozen=True)
+class MachineSpec:
+    """Where it runs."""
+
+    workers: int = 1
+    """Data-parallel processes; more than one are started for you unless torchrun already did."""
+    threads: int | None = None
+    """CPU threads per worker; default the cores shared evenly."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: CUDA where there is one."""
+    precision: Literal["float32", "bf16", "float64"] = "float32"
+    """bf16: autocast with float32 weights, where the device has it."""
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """Everything that determines a run's result."""
+
+    data: DataSpec = field(default_factory=DataSpec)
+    encoder: EncoderSpec = field(default_factory=EncoderSpec)
+    recipe: RecipeSpec = field(default_factory=RecipeSpec)
+    optim: OptimSpec = field(default_factory=OptimSpec)
+    batches: BatchSpec = field(default_factory=BatchSpec)
+    machine: MachineSpec = field(default_factory=MachineSpec)
+    seed: int = 0
+    """Seed of the new head, the order of samples, dropout and noise."""
+
+    @classmethod
+    def of(cls, **values: Any) -> RunSpec:
+        """A spec from flat keywords (`lambda_` or `**{"lambda": x}`); unknown ones are errors."""
+        return set_leaves(cls(), values, source="RunSpec.of")
+
+    def override(self, **values: Any) -> RunSpec:
+        """This spec with some flat keywords changed."""
+        return set_leaves(self, values, source="override")
+
+    @classmethod
+    def from_toml(cls, path: Path) -> RunSpec:
+        """A spec from a TOML file with flat keys, or with one table per part."""
+        try:
+            import tomllib
+        except ModuleNotFoundError:  # Python 3.10
+            import tomli as tomllib
+        try:
+            values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise UserError(f"config file {path} does not exist") from None
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise UserError(f"config file {path} cannot be read as TOML: {error}") from None
+        return set_leaves(cls(), values, source=str(path))
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> RunSpec:
+        """The spec that `to_dict` wrote."""
+        return set_leaves(cls(), values, source="spec")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested plain values, ready for JSON."""
+        nested: dict[str, Any] = {}
+        for leaf in leaves(self):
+            value = leaf.value
+            if isinstance(value, Path):
+                value = str(value)
+            elif isinstance(value, tuple):
+                value = list(value)
+            (nested.setdefault(leaf.part, {}) if leaf.part else nested)[leaf.name] = value
+        return nested
+
+    def resolved(self) -> RunSpec:
+        """This spec, checked, with every value that the recipe, the optimizer or the machine decides filled in."""
+        recipe = find_recipe(self.recipe.method)
+        optimizer = self.optim.optimizer or recipe.optimizer
+        spec = self.override(
+            **_recipe_values(self),
+            optimizer=optimizer,
+            eps=_first(self.optim.eps, 1e-8 if optimizer == "adamw" else 1e-6),
+            clip_norm=_first(self.optim.clip_norm, 1.0 if optimizer == "adamw" else 0.0),
+            groups=self.optim.groups or ("layer" if optimizer == "ngd" else "tensor"),
+            threads=self.machine.threads or max(1, _cores() // max(1, _local_workers(self))),
+            device=_device() if self.machine.device == "auto" else self.machine.device,
+        )
+        _check(spec)
+        return spec
+
+    @property
+    def run_id(self) -> str:
+        """Hash of all that determines the result: the resolved spec with file names but without their folders."""
+        values = self.resolved().to_dict()
+        data, encoder = values["data"], values["encoder"]
+        del data["data_dir"]
+        data["task"] = Path(data["task"]).name
+        data["eval_file"] = data["eval_file"] and Path(data["eval_file"]).name
+        encoder["model"] = Path(encoder["model"]).name
+        text = json.dumps([RESULT_VERSION, values], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def name(self) -> str:
+        """A short name for people: method, task, batch size, seed and the start of the id."""
+        task = Path(self.data.task).stem
+        return f"{self.recipe.method}-{task}-b{self.batches.batch_size}-s{self.seed}-{self.run_id[:8]}"
+
+
+def _first(value: Any, otherwise: Any) -> Any:
+    return otherwise if value is None else value
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def _local_workers(spec: RunSpec) -> int:
+    return int(os.environ.get("LOCAL_WORLD_SIZE", spec.machine.workers))
+
+
+def _device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _recipe_values(spec: RunSpec) -> dict[str, Any]:
+    """The method's options: what the user set, else FreeLB's published settings, else the recipe's own."""
+    recipe = find_recipe(spec.recipe.method)
+    defaults = recipe.option_values()
+    if recipe.step == "freelb":
+        defaults |= FREELB_PUBLISHED.get(spec.data.task.removeprefix("mini-"), {})
+    given = {leaf.name: leaf.value for leaf in leaves(spec.recipe) if leaf.name != "method"}
+    for name, value in given.items():
+        if value is not None and name not in defaults:
+            takers = [other.name for other in RECIPES.values() if name in STEP_DEFAULTS[other.step]]
+            raise UserError(f"method {recipe.name!r} has no option {name!r}; methods that have it: {', '.join(takers)}")
+    return {name: _first(given[name], default) for name, default in defaults.items()}
+
+
+def _check(spec: RunSpec) -> None:
+    """Refuse values that cannot work, in one sentence each."""
+    values = {leaf.name: leaf.value for leaf in leaves(spec)}
+    at_least = {
+        **dict.fromkeys(("batch_size", "micro_batch", "epochs", "workers", "threads", "pga_steps", "adv_passes"), 1),
+        **dict.fromkeys(("train_samples", "eval_samples", "max_steps"), 1),
+        **dict.fromkeys(("heldout_samples", "delay", "lambda", "rho", "omega", "sigma", "seed", "data_seed"), 0),
+        **dict.fromkeys(("weight_decay", "clip_norm", "eps", "min_weight_norm", "max_weight_norm"), 0),
+        **dict.fromkeys(("adv_lr", "adv_init", "adv_max_norm", "warmup", "dropout", "beta1", "beta2"), 0),
+        "max_length": 4,
+    }
+    for name, lowest in at_least.items():
+        # `not >=` also refuses nan
+        if values[name] is not None and not values[name] >= lowest:
+            raise UserError(f"{_flag(name)} must be at least {lowest}, not {values[name]}")
+    for name in ("warmup", "dropout", "beta1", "beta2"):
+        if values[name] is not None and values[name] >= 1:
+            raise UserError(f"{_flag(name)} must be below 1, not {values[name]}")
+    if values["lr"] is not None and not 0 < values["lr"] < float("inf"):
+        raise UserError(f"--lr must be a positive number, not {values['lr']}")
+    if values["batch_size"] < values["workers"]:
+        raise UserError(
+            f"--batch-size {values['batch_size']} is smaller than --workers {values['workers']}: "
+            "some workers would never have a sample"
+        )
+    if values["min_weight_norm"] > values["max_weight_norm"]:
+        raise UserError("--min-weight-norm must not be above --max-weight-norm")
+    if values["lr"] is None and values["lr_scaling"] != "none":
+        raise UserError(f"--lr-scaling {values['lr_scaling']} needs --lr, the rate at batch size 32")
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def differences(left: RunSpec, right: RunSpec) -> list[str]:
+    """The fields in which two specs differ, as `name: left -> right`."""
+    others = {leaf.name: leaf.value for leaf in leaves(right)}
+    return [
+        f"{leaf.name}: {leaf.value} -> {others[leaf.name]}" for leaf in leaves(left) if leaf.value != others[leaf.name]
+    ]
+
+
+__all__ = [
+    "BatchSpec",
+    "DataSpec",
+    "EncoderSpec",
+    "MachineSpec",
+    "OptimSpec",
+    "RecipeSpec",
+    "RunSpec",
+    "differences",
+]
+
+_LEAF_NAMES = [leaf.name for leaf in leaves(RunSpec())]
+assert len(_LEAF_NAMES) == len(set(_LEAF_NAMES)), "field names must be unique: they are flags"

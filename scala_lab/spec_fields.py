@@ -1,0 +1,90 @@
+"""Reading and setting the leaves of nested frozen dataclasses by flat name, with errors for people."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from scala_lab.errors import UserError, nearest
+
+S = TypeVar("S")
+
+
+class Leaf(NamedTuple):
+    """One setting of a spec: the part it stands in ('' at the top), its flat name, its field and its value."""
+
+    part: str
+    name: str
+    attribute: str
+    value: Any
+
+
+def leaves(spec: Any) -> list[Leaf]:
+    """All settings of a spec, in order. A trailing underscore (`lambda_`) is not part of the flat name."""
+    found: list[Leaf] = []
+    for spec_field in dataclasses.fields(spec):
+        value = getattr(spec, spec_field.name)
+        if dataclasses.is_dataclass(value):
+            found += [leaf._replace(part=spec_field.name) for leaf in leaves(value)]
+        else:
+            found.append(Leaf("", spec_field.name.rstrip("_"), spec_field.name, value))
+    return found
+
+
+def set_leaves(spec: S, values: Mapping[str, Any], source: str) -> S:
+    """A copy of `spec` with settings changed; keys are flat names or parts that hold a table of them."""
+    by_name = {leaf.name: leaf for leaf in leaves(spec)}
+    parts = {leaf.part for leaf in by_name.values() if leaf.part}
+    changes: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        if key in parts and isinstance(value, Mapping):
+            inner = {leaf.name for leaf in by_name.values() if leaf.part == key}
+            for name in value:
+                if name.rstrip("_") not in inner:
+                    raise UserError(f"{source}: unknown key {name!r} in [{key}]: {nearest(name, inner)}")
+            flat = dict(value)
+        else:
+            flat = {key: value}
+        for name, setting in flat.items():
+            leaf = by_name.get(name.rstrip("_"))
+            if leaf is None:
+                raise UserError(f"{source}: unknown key {name!r}: {nearest(name, [*by_name, *parts])}")
+            owner = getattr(spec, leaf.part) if leaf.part else spec
+            hint = typing.get_type_hints(type(owner))[leaf.attribute]
+            changes.setdefault(leaf.part, {})[leaf.attribute] = _as_type(setting, hint, f"{source}: {leaf.name}")
+    top = changes.pop("", {})
+    nested = {part: dataclasses.replace(getattr(spec, part), **change) for part, change in changes.items()}
+    return dataclasses.replace(spec, **nested, **top)  # type: ignore[type-var]
+
+
+def _as_type(value: Any, hint: Any, where: str) -> Any:
+    """The value as its field's type, or an error that says what was expected."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        (hint,) = (argument for argument in arguments if argument is not type(None))
+        return _as_type(value, hint, where)
+    if origin is Literal:
+        if value not in arguments:
+            raise UserError(f"{where} is {value!r}: {nearest(str(value), arguments)}")
+        return value
+    if origin is tuple:
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(items, (list, tuple)):
+            raise UserError(f"{where} must be a list of strings, not {value!r}")
+        return tuple(_as_type(item, arguments[0], where) for item in items)
+    if hint is Path and isinstance(value, (str, Path)):
+        return Path(value)
+    if hint is str and isinstance(value, Path):
+        return str(value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+        return value
+    expected = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}[hint]
+    raise UserError(f"{where} must be {expected}, not {value!r}")
