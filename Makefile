@@ -1,0 +1,37 @@
+# Every target sets up .venv by itself. `make PYTHON=python3.12 test` picks the interpreter.
+PYTHON ?= python3
+PYTEST_WORKERS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+# One thread per process: the tests run side by side.
+test lint: export OMP_NUM_THREADS = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup reproduce test lint bench
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */\1\t/' | expand -t 14
+
+setup: $(READY)  ## make .venv with the versions of constraints.txt
+
+# torch comes first and by its exact pin, so that the build pip finds for the pin is kept by what follows.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$$(grep -E '^torch==' constraints.txt)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	touch $(READY)
+
+reproduce: $(READY)  ## train and compare the methods on the embedded encoder and tasks; no download, no GPU
+	$(BIN)/scala-lab reproduce --profile embedded --out reports/embedded
+
+test: lint  ## lint, then all tests
+	$(BIN)/python -m pytest -q -n $(PYTEST_WORKERS)
+
+lint: $(READY)  ## ruff (rules and format)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+bench: $(READY)  ## measure against peers, side by side in one run
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
