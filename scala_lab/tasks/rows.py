@@ -24,6 +24,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.first)
 
+    def take(self, indices: np.ndarray) -> Rows:
+        """These rows, in this order."""
+        second = None if self.second is None else [self.second[index] for index in indices]
+        return Rows([self.first[index] for index in indices], second, self.labels[indices])
+
 
 @dataclass(frozen=True)
 class TaskData:

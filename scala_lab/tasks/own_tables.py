@@ -1,0 +1,167 @@
+"""Reading a user's CSV, TSV, JSONL or parquet file into a `Table`, strictly: the first fault is an error.
+
+One rule per ending. `.csv`: commas, cells quoted as RFC 4180 says, so a quoted cell may hold commas and line
+breaks. `.tsv`: tabs, never quoted, so a quote is part of the text and neither tab nor line break can be inside
+a cell. `.jsonl`: one object per line. `.parquet`: as its schema says.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from scala_lab.errors import UserError
+from scala_lab.tasks.table import Table, read_text, require_columns
+
+
+def read_own_table(path: Path, wanted: Sequence[str]) -> Table:
+    """The wanted columns of a file; every cell of them holds something."""
+    _check_ending(path)
+    table = _READERS[path.suffix.lower()](path, wanted)
+    if not len(table):
+        raise UserError(f"file {path} has no rows")
+    for name in wanted:
+        for row, cell in enumerate(table.columns[name]):
+            if cell is None:
+                raise UserError(f"{table.where(row)}: column {name!r} is empty")
+    return table
+
+
+def column_names(path: Path) -> list[str]:
+    """The columns a file has, for the person who has yet to choose among them."""
+    _check_ending(path)
+    if path.suffix.lower() == ".parquet":
+        return list(_open_parquet(path).schema_arrow.names)
+    if path.suffix.lower() == ".jsonl":
+        return list(next(_json_objects(path))[1])
+    return next(_separated_rows(path))[1]
+
+
+def is_own_file(task: str) -> bool:
+    """Whether `--task` names a file rather than a registered task."""
+    return Path(task).suffix != "" or Path(task).name != task or Path(task).is_file()
+
+
+def _check_ending(path: Path) -> None:
+    if path.suffix.lower() not in _READERS:
+        raise UserError(f"file {path} must end in one of {', '.join(_READERS)}")
+    if not path.is_file():
+        raise UserError(f"file {path} does not exist" if not path.exists() else f"{path} is not a file")
+
+
+def _read_separated(path: Path, wanted: Sequence[str]) -> Table:
+    rows = _separated_rows(path)
+    _, header = next(rows)
+    require_columns(path, header, wanted)
+    places = {name: header.index(name) for name in wanted}
+    columns: dict[str, list[str | None]] = {name: [] for name in wanted}
+    lines: list[int] = []
+    for line, fields in rows:
+        if len(fields) != len(header):
+            note = "; a .tsv has no quoting, a .csv has" if path.suffix.lower() == ".tsv" else ""
+            raise UserError(f"{path} line {line} has {len(fields)} fields instead of {len(header)}{note}")
+        lines.append(line)
+        for name, at in places.items():
+            columns[name].append(fields[at] or None)
+    return Table(path, columns, lines)
+
+
+def _separated_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The line on which a row starts and its fields, header first; blank lines are passed over."""
+    text = read_text(path)
+    header = True
+    for line, fields in _tsv_rows(text) if path.suffix.lower() == ".tsv" else _csv_rows(path, text):
+        if fields and fields != [""]:
+            yield line, [name.strip() for name in fields] if header else fields
+            header = False
+
+
+def _tsv_rows(text: str) -> Iterator[tuple[int, list[str]]]:
+    for line, content in enumerate(text.split("\n"), start=1):
+        yield line, content.removesuffix("\r").split("\t")
+
+
+def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    with _long_cells():
+        while True:
+            line = reader.line_num + 1
+            try:
+                fields = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                raise UserError(f"{path} line {line}: the row that starts here is not valid CSV: {error}") from None
+            yield line, fields
+
+
+@contextmanager
+def _long_cells() -> Iterator[None]:
+    """Lift the csv module's limit of 128 KiB per cell."""
+    before = csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    for line, content in enumerate(read_text(path).split("\n"), start=1):
+        if not content.strip():
+            continue
+        try:
+            value = json.loads(content)
+        except ValueError as error:
+            raise UserError(f"{path} line {line} is not JSON: {error}") from None
+        if not isinstance(value, dict):
+            raise UserError(f'{path} line {line} is not a JSON object such as {{"text": ..., "label": ...}}')
+        yield line, value
+
+
+def _read_jsonl(path: Path, wanted: Sequence[str]) -> Table:
+    columns: dict[str, list[Any]] = {name: [] for name in wanted}
+    lines: list[int] = []
+    for line, value in _json_objects(path):
+        lines.append(line)
+        for name in wanted:
+            if name not in value:
+                raise UserError(f"{path} line {line} has no key {name!r}; keys found: {', '.join(value)}")
+            columns[name].append(value[name])
+    return Table(path, columns, lines)
+
+
+def _open_parquet(path: Path) -> Any:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        return pyarrow.parquet.ParquetFile(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise UserError(f"file {path} cannot be read as parquet: {str(error).splitlines()[0]}") from None
+
+
+def _read_parquet(path: Path, wanted: Sequence[str]) -> Table:
+    import pyarrow
+
+    file = _open_parquet(path)
+    require_columns(path, file.schema_arrow.names, wanted)
+    try:
+        content = file.read(columns=list(wanted))
+    except (pyarrow.ArrowException, OSError) as error:
+        raise UserError(f"file {path} cannot be read as parquet: {str(error).splitlines()[0]}") from None
+    columns = {name: content.column(name).to_pylist() for name in wanted}
+    return Table(path, columns, range(1, content.num_rows + 1), unit="row")
+
+
+_READERS: dict[str, Callable[[Path, Sequence[str]], Table]] = {
+    ".csv": _read_separated,
+    ".tsv": _read_separated,
+    ".jsonl": _read_jsonl,
+    ".parquet": _read_parquet,
+}

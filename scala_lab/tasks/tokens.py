@@ -1,0 +1,167 @@
+"""Rows as token ids: tokenised once, kept on disk by content, cut into padded batches on demand."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scala_lab.tasks.rows import Rows, TaskData
+from scala_lab.tasks.token_cache import read_arrays, write_arrays
+
+if TYPE_CHECKING:
+    import torch
+
+TOKENS_VERSION = 1
+"""Part of every cache key: raised when the same rows and tokenizer would be stored differently than before."""
+
+ROWS_PER_CALL = 4096
+"""Rows handed to the tokenizer at once: enough to keep its threads busy, little enough to keep memory low."""
+
+
+@dataclass(frozen=True)
+class TokenSplit:
+    """The rows of one split, laid end to end.
+
+    Row i is `ids[offsets[i]:offsets[i + 1]]`, and the same slice of `type_ids` where the model has them.
+    Labels are int64 classes or float32 scores.
+    """
+
+    ids: np.ndarray
+    offsets: np.ndarray
+    type_ids: np.ndarray | None
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each row."""
+        return np.diff(self.offsets)
+
+    def take(self, indices: np.ndarray) -> TokenSplit:
+        """A split of these rows, in this order."""
+        indices = np.asarray(indices, dtype=np.int64)
+        lengths = self.lengths[indices]
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        # Token j of row i of the result lies as far from the start of its row here as there.
+        source = np.repeat(self.offsets[indices] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        type_ids = None if self.type_ids is None else self.type_ids[source]
+        return TokenSplit(self.ids[source], offsets, type_ids, self.labels[indices])
+
+
+def tokenise(rows: Rows, tokenizer: Any, max_length: int) -> TokenSplit:
+    """Token ids of all rows, cut to `max_length` tokens: from the cache, else computed and put there.
+
+    The cache key covers texts, labels, everything the tokenizer does and the length, so nothing stale is found.
+    """
+    limit = min(max_length, getattr(tokenizer, "model_max_length", max_length))
+    key = hashlib.sha256(
+        json.dumps([TOKENS_VERSION, fingerprint(rows), tokenizer_fingerprint(tokenizer), limit]).encode()
+    ).hexdigest()
+    stored = read_arrays(key)
+    if stored is not None:
+        return TokenSplit(stored["ids"], stored["offsets"], stored.get("type_ids"), stored["labels"])
+    split = _tokenise(rows, tokenizer, limit)
+    arrays = {"ids": split.ids, "offsets": split.offsets, "labels": split.labels}
+    write_arrays(key, arrays if split.type_ids is None else {**arrays, "type_ids": split.type_ids})
+    return split
+
+
+def _tokenise(rows: Rows, tokenizer: Any, limit: int) -> TokenSplit:
+    with_types = "token_type_ids" in tokenizer.model_input_names
+    ids: list[np.ndarray] = []
+    types: list[np.ndarray] = []
+    lengths: list[np.ndarray] = []
+    for start in range(0, len(rows), ROWS_PER_CALL):
+        part = slice(start, start + ROWS_PER_CALL)
+        encoded = tokenizer(
+            rows.first[part],
+            None if rows.second is None else rows.second[part],
+            truncation=True,
+            max_length=limit,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=with_types,
+        )
+        lengths.append(np.array([len(row) for row in encoded["input_ids"]], dtype=np.int64))
+        ids.append(_flat(encoded["input_ids"], np.int32))
+        if with_types:
+            types.append(_flat(encoded["token_type_ids"], np.uint8))
+    offsets = np.concatenate([np.zeros(1, np.int64), *lengths]).cumsum()
+    return TokenSplit(
+        np.concatenate([np.empty(0, np.int32), *ids]),
+        offsets,
+        np.concatenate([np.empty(0, np.uint8), *types]) if with_types else None,
+        rows.labels,
+    )
+
+
+def _flat(rows: Sequence[Sequence[int]], dtype: Any) -> np.ndarray:
+    return np.array([token for row in rows for token in row], dtype=dtype)
+
+
+def collate(split: TokenSplit, indices: np.ndarray, pad_id: int) -> dict[str, torch.Tensor]:
+    """Rows as a batch a transformers model takes, padded on the right to the longest of them.
+
+    Returns:
+        int64 `input_ids`, `attention_mask` and, where the split has them, `token_type_ids`, each of shape
+        (rows, longest); `labels` as int64, or float32 for regression.
+    """
+    import torch
+
+    indices = np.asarray(indices, dtype=np.int64)
+    starts, ends = split.offsets[indices], split.offsets[indices + 1]
+    lengths = ends - starts
+    columns = np.arange(lengths.max(initial=0))
+    mask = columns < lengths[:, None]
+    source = (starts[:, None] + columns)[mask]
+    batch = {"input_ids": _pad(split.ids, source, mask, pad_id), "attention_mask": mask.astype(np.int64)}
+    if split.type_ids is not None:
+        batch["token_type_ids"] = _pad(split.type_ids, source, mask, 0)
+    batch["labels"] = split.labels[indices]
+    return {name: torch.from_numpy(array) for name, array in batch.items()}
+
+
+def _pad(flat: np.ndarray, source: np.ndarray, mask: np.ndarray, pad: int) -> np.ndarray:
+    padded = np.full(mask.shape, pad, dtype=np.int64)
+    padded[mask] = flat[source]
+    return padded
+
+
+def fingerprint(rows: Rows) -> str:
+    """Hash of the texts and labels of a split."""
+    digest = hashlib.sha256(f"{len(rows)} {rows.labels.dtype}".encode())
+    for texts in (rows.first, rows.second or []):
+        encoded = [text.encode() for text in texts]
+        # With the lengths beside it, the joined text can be cut in one way only.
+        digest.update(np.array([len(text) for text in encoded], dtype=np.int64).tobytes())
+        digest.update(b"".join(encoded))
+    digest.update(np.ascontiguousarray(rows.labels).tobytes())
+    return digest.hexdigest()
+
+
+def data_fingerprint(data: TaskData) -> str:
+    """Hash of all rows of a task and of its classes: equal only if a run would see the same data."""
+    splits = {"train": fingerprint(data.train), **{name: fingerprint(rows) for name, rows in data.evals.items()}}
+    text = json.dumps([data.task.labels, splits], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def tokenizer_fingerprint(tokenizer: Any) -> str:
+    """Hash of what decides the ids of a text, apart from the length it is cut to."""
+    kind = type(tokenizer).__name__
+    sides = [getattr(tokenizer, "truncation_side", "right"), list(tokenizer.model_input_names)]
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        state = json.loads(backend.to_str())
+        # Left behind by the last call, set anew by the next.
+        state["truncation"] = state["padding"] = None
+    else:
+        state = [tokenizer.get_vocab(), {name: str(value) for name, value in tokenizer.init_kwargs.items()}]
+    return hashlib.sha256(json.dumps([kind, sides, state], sort_keys=True).encode()).hexdigest()
