@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scala_lab.spec import RunSpec
-    from scala_lab.train import train
+    from scala_lab.training import train
 
 __version__ = "0.1.0"
 __all__ = ["RunSpec", "__version__", "train"]
@@ -23,7 +23,7 @@ def __getattr__(name: str) -> Any:
 
         return RunSpec
     if name == "train":
-        from scala_lab.train import train
+        from scala_lab.training import train
 
         return train
     raise AttributeError(f"module 'scala_lab' has no attribute {name!r}")

@@ -1,0 +1,65 @@
+"""Where the time of a step goes: seconds by phase, on the CPU's clock or by CUDA events."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+PHASES = (
+    "data",
+    "clean forward",
+    "inner forward",
+    "inner backward",
+    "adversarial forward",
+    "backward",
+    "all-reduce",
+    "optimizer",
+)
+
+
+class Clock:
+    """Adds up the seconds spent in each phase.
+
+    On CUDA a phase is bracketed by two events, so that measuring does not stop the queue; they are read
+    when the totals are asked for.
+    """
+
+    def __init__(self, device_type: str = "cpu") -> None:
+        self._cuda = device_type == "cuda"
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._events: list[tuple[str, Any, Any]] = []
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the block's time under a name."""
+        if self._cuda:
+            import torch
+
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            yield
+            end.record()
+            self._events.append((name, start, end))
+            return
+        started = time.perf_counter()
+        yield
+        self._seconds[name] += time.perf_counter() - started
+
+    def totals(self) -> dict[str, float]:
+        """Seconds by phase so far, in the order of `PHASES`."""
+        if self._events:
+            import torch
+
+            torch.cuda.synchronize()
+            for name, start, end in self._events:
+                self._seconds[name] += start.elapsed_time(end) / 1000
+            self._events.clear()
+        return {name: self._seconds[name] for name in PHASES if name in self._seconds}
+
+    def add(self, totals: dict[str, float]) -> None:
+        """Add seconds from an earlier part of the same run."""
+        for name, seconds in totals.items():
+            self._seconds[name] += seconds

@@ -1,0 +1,77 @@
+"""The closing summary of a run, and several runs side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from scala_lab.training.progress import describe_metrics
+
+if TYPE_CHECKING:
+    from scala_lab.training.run_folder import RunResult
+
+
+def show_result(result: RunResult, already_finished: bool) -> None:
+    """Print what a run came to and where it lies."""
+    console, record = Console(), result.record
+    spec = result.spec
+    if already_finished:
+        console.print(f"{result.folder} holds this run already, {result.status}: not trained again", highlight=False)
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_row("run", f"{record['name']}  ({result.status})")
+    if result.status == "diverged":
+        table.add_row("diverged", f"at step {record['steps_done']} of {record['steps']}: the loss is not finite")
+    for split, metrics in result.metrics.items():
+        table.add_row(split, describe_metrics({split: metrics}).removeprefix(f"{split} "))
+    if record.get("best"):
+        best = record["best"]
+        table.add_row("best epoch", f"{best['epoch']:g}: {describe_metrics(best['metrics'])}")
+    if record.get("timing"):
+        timing = record["timing"]
+        table.add_row(
+            "training",
+            f"{record['steps_done']} steps of {spec.batches.batch_size} in {timing['train_seconds']:.1f} s, "
+            f"{timing['samples_per_second']:,.0f} samples/s, peak rate {record['learning_rate']:.3g}",
+        )
+        table.add_row("time", _shares(timing["phases"]))
+    if record.get("counts", {}).get("skipped_noise"):
+        table.add_row("left out", f"{record['counts']['skipped_noise']} noise terms that were not finite")
+    for file, count in record["skipped_rows"].items():
+        table.add_row("malformed", f"{count} rows of {file} were passed over")
+    if result.status == "finished":
+        table.add_row("checkpoint", str(result.checkpoint))
+    console.print(table, highlight=False)
+
+
+def comparison_table(results: Sequence[RunResult]) -> Table:
+    """One line per run: method, batch, steps, metrics, speed."""
+    columns = sorted({(split, name) for result in results for split, values in result.metrics.items() for name in values})
+    table = Table(title=f"{results[0].spec.data.task}, {results[0].record['samples']['train']} training rows")
+    for heading in ("method", "optimizer", "B", "rate", "steps"):
+        table.add_column(heading, justify="left" if heading in ("method", "optimizer") else "right")
+    for split, name in columns:
+        table.add_column(f"{split} {name}", justify="right")
+    table.add_column("seconds", justify="right")
+    table.add_column("samples/s", justify="right")
+    for result in results:
+        spec, record = result.spec, result.record
+        values = [result.metrics.get(split, {}).get(name) for split, name in columns]
+        table.add_row(
+            spec.recipe.method,
+            spec.optim.optimizer,
+            str(spec.batches.batch_size),
+            f"{record['learning_rate']:.2g}",
+            str(record["steps_done"]),
+            *("" if value is None else f"{value:.4f}" for value in values),
+            f"{record['timing']['train_seconds']:.1f}",
+            f"{record['timing']['samples_per_second']:,.0f}",
+        )
+    return table
+
+
+def _shares(phases: dict[str, float]) -> str:
+    total = sum(phases.values()) or 1.0
+    return ", ".join(f"{name} {seconds / total:.0%}" for name, seconds in phases.items() if seconds / total >= 0.005)

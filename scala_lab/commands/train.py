@@ -1,0 +1,115 @@
+"""`scala-lab train`: one run."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scala_lab.commands.flags import parse_flags
+from scala_lab.spec import RunSpec
+
+if TYPE_CHECKING:
+    from scala_lab.training.run_folder import RunResult
+
+
+@dataclass(frozen=True)
+class Train:
+    """Adapt a pretrained encoder to a task, with ScaLA or one of its baselines.
+
+    Without options: ScaLA on the embedded task mini-sst2 with the embedded encoder, in about a minute.
+
+        scala-lab train --method lamb --batch-size 512
+        scala-lab train --task sst2 --data-dir glue --model bert-base-uncased --lr 1e-3 --workers 2
+        torchrun --nnodes 2 --nproc-per-node 16 ... -m scala_lab train --task mnli --model roberta-large
+
+    A run that is already finished in --out is shown, not trained again.
+    """
+
+    spec: RunSpec = field(default_factory=RunSpec)
+    config: Path | None = None
+    """TOML file with any of the settings below; flags override it."""
+    out: Path | None = None
+    """Folder of the run; default runs/<method>-<task>-<batch size>-<seed>-<id>."""
+    resume: bool = False
+    """Go on with an interrupted run in --out; its settings need not be given again."""
+    save_every: float = 60.0
+    """Seconds between states to resume from."""
+    tensorboard: bool = True
+    """Write TensorBoard events, if tensorboard is installed."""
+
+
+def parse(args: list[str]) -> Train:
+    """Flags over the config file, or over the settings of the run to resume."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--config", type=Path)
+    first.add_argument("--out", type=Path)
+    first.add_argument("--resume", action="store_true")
+    known = None
+    if any(arg.split("=")[0] in ("--config", "--resume") for arg in args):
+        known, _ = first.parse_known_args(args)
+    spec = RunSpec()
+    if known is not None and known.config is not None:
+        spec = RunSpec.from_toml(known.config)
+    elif known is not None and known.resume and known.out is not None:
+        spec = _spec_of_run(known.out) or spec
+    options = parse_flags(Train, args, prog="scala-lab train", default=Train(spec=spec))
+    return dataclasses.replace(options, spec=_with_launched_workers(options.spec))
+
+
+def run(options: Train) -> int:
+    """Train and show the result; exit code 1 for a run that diverged."""
+    from scala_lab.commands.summary import show_result
+    from scala_lab.training import train
+
+    leads = os.environ.get("RANK", "0") == "0"
+    if leads:
+        _warn_of_late_noise(options.spec)
+    out = options.out or Path("runs") / options.spec.resolved().name
+    finished_before = _finished(out)
+    result = train(
+        options.spec,
+        out,
+        resume=options.resume,
+        progress=True,
+        save_every=options.save_every,
+        tensorboard=options.tensorboard,
+    )
+    if leads:
+        show_result(result, already_finished=finished_before)
+    return 0 if result.status == "finished" else 1
+
+
+def _spec_of_run(out: Path) -> RunSpec | None:
+    from scala_lab.training.run_folder import read_run
+
+    present = read_run(out)
+    return present and present.spec
+
+
+def _finished(out: Path) -> bool:
+    from scala_lab.training.run_folder import read_run
+
+    present: RunResult | None = read_run(out)
+    return present is not None and present.ended
+
+
+def _with_launched_workers(spec: RunSpec) -> RunSpec:
+    """Under torchrun the number of workers is the launcher's, unless one was asked for."""
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ and spec.machine.workers == 1:
+        return spec.override(workers=int(os.environ["WORLD_SIZE"]))
+    return spec
+
+
+def _warn_of_late_noise(spec: RunSpec) -> None:
+    resolved = spec.resolved()
+    delay = resolved.recipe.delay
+    if delay is not None and resolved.recipe.lambda_ and delay >= resolved.optim.epochs:
+        print(
+            f"note: --delay {delay:g} is not before the end of {resolved.optim.epochs} epochs: the noise never starts",
+            file=sys.stderr,
+        )

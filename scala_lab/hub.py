@@ -1,0 +1,35 @@
+"""Whether the model and data hub can be reached, found out in seconds rather than by retries."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+from urllib.parse import urlsplit
+
+TIMEOUT_SECONDS = 3.0
+
+
+def offline_by_choice() -> bool:
+    """Whether the environment asks to stay off the network."""
+    return any(
+        os.environ.get(name, "").lower() in {"1", "true", "yes", "on"}
+        for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
+    )
+
+
+@functools.cache
+def hub_reachable() -> bool:
+    """Try to connect to the hub, or to the proxy that leads there; at most a few seconds, once per process."""
+    if offline_by_choice():
+        return False
+    from huggingface_hub.constants import ENDPOINT
+
+    proxy = os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")
+    parts = urlsplit(proxy or ENDPOINT)
+    port = parts.port or (80 if parts.scheme == "http" else 443)
+    try:
+        socket.create_connection((parts.hostname or "", port), timeout=TIMEOUT_SECONDS).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,157 @@
+"""`train(spec)`: check everything, start workers if needed, run, leave a complete folder."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from scala_lab.optim.lamb import Lamb
+from scala_lab.spec import RunSpec
+from scala_lab.training.checkpoint import drop_state, save_checkpoint
+from scala_lab.training.environment import describe_environment, peak_memory_bytes
+from scala_lab.training.launch import launch_workers
+from scala_lab.training.loop import Training
+from scala_lab.training.preparation import Prepared, prepare
+from scala_lab.training.progress import ConsoleReporter, Silent
+from scala_lab.training.run_folder import RunResult, RunWriter, check_folder, locked, read_run
+from scala_lab.training.world import World, join_world, started_by_launcher
+
+
+def train(
+    spec: RunSpec,
+    out: Path | str | None = None,
+    *,
+    resume: bool = False,
+    progress: bool = False,
+    save_every: float = 60.0,
+    tensorboard: bool = False,
+) -> RunResult:
+    """Train a run and return its record.
+
+    A run that already ended in `out` is not trained again. Nothing is written before the spec, the data, the
+    model and the folder have been checked.
+
+    Args:
+        spec: What to run.
+        out: The run's folder; default `runs/<name of the spec>`.
+        resume: Go on from the state of an interrupted run in `out`.
+        progress: Show a progress bar and a line per epoch on stderr.
+        save_every: Seconds between saved states.
+        tensorboard: Write TensorBoard events as well, when tensorboard is installed.
+
+    Example:
+        >>> result = train(RunSpec.of(task="mini-sst2", method="lamb"), out="runs/lamb")  # doctest: +SKIP
+        >>> result.metrics["dev"]["accuracy"]  # doctest: +SKIP
+    """
+    spec = spec.resolved()
+    folder = Path(out) if out is not None else Path("runs") / spec.name
+    prepared = prepare(spec)
+    present = check_folder(folder, spec, prepared.fingerprints, resume)
+    if present is not None and present.ended:
+        return present
+    options = RunOptions(progress, save_every, tensorboard)
+    if spec.machine.workers > 1 and not started_by_launcher():
+        return _train_in_workers(spec, folder, {**vars(options), "resume": resume})
+    world = join_world(spec)
+    try:
+        with torch.random.fork_rng(devices=[]), locked(folder) if world.leads else nullcontext():
+            return _train_here(spec, folder, prepared, world, options)
+    finally:
+        world.leave()
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What changes nothing in the result."""
+
+    progress: bool
+    save_every: float
+    tensorboard: bool
+
+
+def _train_in_workers(spec: RunSpec, folder: Path, options: dict[str, Any]) -> RunResult:
+    code = launch_workers(spec, folder, options)
+    result = read_run(folder)
+    if code == 2:
+        raise SystemExit(2)  # the worker has said why
+    if code != 0 or result is None:
+        raise RuntimeError(f"a worker ended with exit code {code}; the run can be resumed in {folder}")
+    return result
+
+
+def _train_here(spec: RunSpec, folder: Path, prepared: Prepared, world: World, options: RunOptions) -> RunResult:
+    """This worker's part: train, then on the first worker write the checkpoint and the record."""
+    training = Training(spec, prepared, world)
+    training.restore(folder / "state")
+    writer = RunWriter(folder, _first_record(spec, prepared, training)) if world.leads else None
+    if writer is not None:
+        writer.update(status="running")
+        writer.start_log(training.progress.steps_done, options.tensorboard)
+    try:
+        with ConsoleReporter() if options.progress and world.leads else Silent() as reporter:
+            reporter.begin(f"{spec.recipe.method} {spec.data.task}", training.steps, training.progress.steps_done)
+            finite = training.run(writer, reporter, options.save_every)
+    except Exception as error:
+        if writer is not None:
+            writer.update(status="failed", error=f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        if writer is not None:
+            writer.close_log()
+    if writer is None:
+        return RunResult(folder, {"status": "finished" if finite else "diverged", "metrics": {}})
+    if finite:
+        save_checkpoint(folder / "checkpoint", training.model, prepared.tokenizer)
+    writer.update(status="finished" if finite else "diverged", **_final_record(training))
+    drop_state(folder / "state")
+    return RunResult(folder, writer.record)
+
+
+def _first_record(spec: RunSpec, prepared: Prepared, training: Training) -> dict[str, Any]:
+    return {
+        "id": spec.run_id,
+        "name": spec.name,
+        "status": "running",
+        "spec": spec.to_dict(),
+        "fingerprints": prepared.fingerprints,
+        "learning_rate": training.rate,
+        "steps": training.steps,
+        "steps_done": training.progress.steps_done,
+        "samples": {
+            "train": len(prepared.train),
+            "heldout": len(prepared.heldout) if prepared.heldout else 0,
+            **{name: len(split) for name, split in prepared.evals.items()},
+        },
+        "skipped_rows": prepared.skipped_rows,
+        "parameters": sum(parameter.numel() for parameter in training.model.parameters()),
+        "metrics": {},
+        "environment": describe_environment(),
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def _final_record(training: Training) -> dict[str, Any]:
+    progress = training.progress
+    counts = {"noised_samples": progress.noised, "skipped_noise": progress.skipped}
+    if isinstance(training.optimizer, Lamb):
+        counts |= {f"weight_norms_{name}": count for name, count in training.optimizer.clip_counts().items()}
+    return {
+        "steps_done": progress.steps_done,
+        "metrics": progress.metrics,
+        "best": progress.best,
+        "counts": counts,
+        "timing": {
+            "train_seconds": progress.train_seconds,
+            "evaluation_seconds": progress.evaluation_seconds,
+            "samples_per_second": progress.samples / max(progress.train_seconds, 1e-9),
+            "tokens_per_second": progress.tokens / max(progress.train_seconds, 1e-9),
+            "phases": training.phases(),
+        },
+        "peak_memory_bytes": peak_memory_bytes(),
+        "ended": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }

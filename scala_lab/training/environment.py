@@ -1,0 +1,63 @@
+"""What a run's numbers were made with: versions, machine, commit."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import scala_lab
+
+_PACKAGES = ("torch", "transformers", "datasets", "tokenizers", "safetensors", "numpy", "scipy", "scikit-learn")
+
+
+def describe_environment() -> dict[str, Any]:
+    """A record for run.json."""
+    import torch
+
+    return {
+        "scala_lab": scala_lab.__version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "host": platform.node(),
+        "system": platform.platform(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "command": " ".join(sys.argv),
+    }
+
+
+def peak_memory_bytes() -> int:
+    """The most memory this process has held so far: on the GPU where there is one, else resident."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of the source tree, if the package runs from one."""
+    root = Path(scala_lab.__file__).parent.parent
+    if not (root / ".git").exists():
+        return None
+    try:
+        answer = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None

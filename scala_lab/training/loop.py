@@ -1,0 +1,222 @@
+"""The one loop that every method runs through: gradient, all-reduce, update, evaluation, state."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from scala_lab.batches import BatchPlan
+from scala_lab.clock import Clock
+from scala_lab.errors import UserError
+from scala_lab.methods.step import MicroBatch, Moment, build_step
+from scala_lab.models.encoder import Encoder
+from scala_lab.models.loading import hidden_size, load_classifier
+from scala_lab.optim.build import build_optimizer, default_rate
+from scala_lab.optim.schedule import rate_factor, scaled_rate
+from scala_lab.spec import RunSpec
+from scala_lab.tasks.tokens import TokenSplit, collate
+from scala_lab.training.checkpoint import latest_state, load_state, save_state
+from scala_lab.training.evaluation import evaluate_split
+from scala_lab.training.gradient import GradientBuffer
+from scala_lab.training.preparation import Prepared
+from scala_lab.training.progress import Reporter
+from scala_lab.training.run_folder import RunWriter
+from scala_lab.training.world import World
+
+
+@dataclass
+class Progress:
+    """What has happened so far; saved with the state, so that a resumed run goes on counting."""
+
+    steps_done: int = 0
+    samples: int = 0
+    tokens: int = 0
+    noised: int = 0
+    skipped: int = 0
+    train_seconds: float = 0.0
+    evaluation_seconds: float = 0.0
+    phases: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    best: dict[str, Any] | None = None
+
+
+class Training:
+    """One worker's part of a run."""
+
+    def __init__(self, spec: RunSpec, prepared: Prepared, world: World) -> None:
+        self.spec, self.data, self.world = spec, prepared, world
+        self.model = load_classifier(
+            spec.encoder.model, prepared.task, seed=spec.seed, dropout=spec.encoder.dropout
+        ).to(world.device)
+        if spec.machine.precision == "float64":
+            self.model.double()
+        world.share_from_leader([tensor.data for tensor in self.model.parameters()])
+        self.encoder = Encoder(self.model, autocast=_autocast(spec, world))
+        self.step_function = build_step(spec.recipe)
+        self.rate = peak_rate(spec, hidden_size(self.model))
+        self.optimizer = build_optimizer(self.model, spec.optim, self.rate)
+        self.gradient = GradientBuffer(self.model.parameters())
+        self.plan = BatchPlan(
+            prepared.train.lengths, spec.batches.batch_size, spec.batches.micro_batch, world.size, spec.seed
+        )
+        self.steps = spec.optim.epochs * self.plan.steps_per_epoch
+        if spec.optim.max_steps:
+            self.steps = min(self.steps, spec.optim.max_steps)
+        self.clock = Clock(world.device.type)
+        self.progress = Progress()
+
+    def restore(self, state_folder: Path) -> None:
+        """Go on from the newest saved state, if there is one."""
+        state = latest_state(state_folder)
+        if state is not None:
+            self.progress = Progress(**load_state(state, self.model, self.optimizer))
+        starts = self.world.gather(self.progress.steps_done)
+        if starts is not None and len(set(starts)) > 1:
+            raise UserError(f"workers would resume at different steps {starts}: --out must be on a shared file system")
+
+    def run(self, writer: RunWriter | None, reporter: Reporter, save_every: float) -> bool:
+        """Train to the end; returns whether all stayed finite.
+
+        Args:
+            writer: Where the first worker logs; None on the others.
+            reporter: What the person sees.
+            save_every: Seconds between saved states.
+        """
+        self.model.train()
+        saved_at = time.monotonic()
+        for step in range(self.progress.steps_done, self.steps):
+            line = self._train_step(step)
+            finite = math.isfinite(line["loss"]) and math.isfinite(line["gradient_norm"])
+            if finite and self._ends_epoch(step):
+                self._evaluate(line)
+            if writer is not None:
+                writer.log(line)
+                reporter.step(line)
+            if not finite:
+                return False
+            if writer is not None and time.monotonic() - saved_at >= save_every and step + 1 < self.steps:
+                self._save(writer)
+                saved_at = time.monotonic()
+        if self.data.heldout is not None:
+            self._measure({"heldout": self.data.heldout}, self.progress.metrics)
+        return all(math.isfinite(value) for split in self.progress.metrics.values() for value in split.values())
+
+    def _train_step(self, step: int) -> dict[str, Any]:
+        """One global step: gradient over all micro-batches and workers, then the update."""
+        started = time.perf_counter()
+        global_batch = self.plan.global_batch(step)
+        size = len(global_batch)
+        self.gradient.clear()
+        for index, rows in enumerate(self.plan.deal(global_batch, self.world.rank)):
+            with self.clock.phase("data"):
+                batch = self._micro_batch(rows, size)
+            now = Moment(
+                self.spec.seed,
+                step,
+                step / self.plan.steps_per_epoch,
+                index * self.world.size + self.world.rank,
+                self.clock,
+            )
+            self.gradient.count(self.step_function(self.encoder, batch, now))
+        with self.clock.phase("all-reduce"):
+            self.world.sum(self.gradient.flat)
+        with self.clock.phase("optimizer"):
+            norm = self.gradient.clip(self.spec.optim.clip_norm or 0.0)
+            rate = self.rate * rate_factor(step, self.steps, self.spec.optim.warmup)
+            if math.isfinite(norm):
+                for group in self.optimizer.param_groups:
+                    group["lr"] = rate
+                self.optimizer.step()
+        sums = self.gradient.statistics()
+        seconds = time.perf_counter() - started
+        self._count(step, global_batch, sums, seconds)
+        return {
+            "step": step + 1,
+            "epoch": round((step + 1) / self.plan.steps_per_epoch, 6),
+            "loss": sums["loss"] / size,
+            "accuracy": None if self.data.task.regression else sums["correct"] / size,
+            "divergence": sums["divergence"] / sums["noised"] if sums["noised"] else None,
+            "lr": rate,
+            "gradient_norm": norm,
+            "samples_per_second": size / seconds,
+        }
+
+    def _micro_batch(self, rows: np.ndarray, size: int) -> MicroBatch:
+        device = self.world.device
+        tensors = {
+            name: tensor.to(device, non_blocking=True)
+            for name, tensor in collate(self.data.train, rows, self.data.tokenizer.pad_token_id).items()
+        }
+        labels = tensors.pop("labels")
+        samples = torch.as_tensor(rows, device=device)
+        return MicroBatch(tensors, labels, samples, 1.0 / size, self.data.task.regression)
+
+    def _count(self, step: int, rows: np.ndarray, sums: dict[str, float], seconds: float) -> None:
+        progress = self.progress
+        progress.steps_done = step + 1
+        progress.samples += len(rows)
+        progress.tokens += int(self.plan.lengths[rows].sum())
+        progress.noised += round(sums["noised"])
+        progress.skipped += round(sums["skipped"])
+        progress.train_seconds += seconds
+
+    def _ends_epoch(self, step: int) -> bool:
+        return (step + 1) % self.plan.steps_per_epoch == 0 or step + 1 == self.steps
+
+    def _evaluate(self, line: dict[str, Any]) -> None:
+        """Measure all evaluation splits, note the best epoch by the headline metric, put them on the step's line."""
+        metrics: dict[str, dict[str, float]] = {}
+        self._measure(self.data.evals, metrics)
+        if not metrics:
+            return
+        line["eval"] = metrics
+        self.progress.metrics = metrics
+        headline = self.data.task.metrics[0]
+        value, best = next(iter(metrics.values()))[headline], self.progress.best
+        if best is None or value > best["metrics"][next(iter(metrics))][headline]:
+            self.progress.best = {"epoch": line["epoch"], "metrics": dict(metrics)}
+
+    def _measure(self, splits: Any, metrics: dict[str, dict[str, float]]) -> None:
+        started = time.perf_counter()
+        for name, split in splits.items():
+            found = self._metrics(split)
+            if found is not None:
+                metrics[name] = found
+        self.progress.evaluation_seconds += time.perf_counter() - started
+
+    def _metrics(self, split: TokenSplit) -> dict[str, float] | None:
+        pad_id = self.data.tokenizer.pad_token_id
+        return evaluate_split(self.encoder, split, self.data.task, self.spec.batches.micro_batch, pad_id, self.world)
+
+    def _save(self, writer: RunWriter) -> None:
+        writer.sync_log()
+        position = {**vars(self.progress), "phases": self.phases()}
+        save_state(writer.folder / "state", self.progress.steps_done, self.model, self.optimizer, position)
+        writer.update(steps_done=self.progress.steps_done)
+
+    def phases(self) -> dict[str, float]:
+        """Seconds by phase, earlier parts of the run included."""
+        now = self.clock.totals()
+        before = self.progress.phases
+        return {name: before.get(name, 0.0) + now.get(name, 0.0) for name in {**before, **now}}
+
+
+def peak_rate(spec: RunSpec, width: int) -> float:
+    """The learning rate that the spec means: given, given at B=32 and scaled, or the default for the encoder."""
+    if spec.optim.lr is None:
+        return default_rate(spec.optim.optimizer or "", width, spec.batches.batch_size)
+    return scaled_rate(spec.optim.lr, spec.batches.batch_size, spec.optim.lr_scaling)
+
+
+def _autocast(spec: RunSpec, world: World) -> torch.dtype | None:
+    if spec.machine.precision != "bf16":
+        return None
+    if world.device.type == "cuda" and not torch.cuda.is_bf16_supported():
+        raise UserError("--precision bf16: this GPU has no bfloat16")
+    return torch.bfloat16

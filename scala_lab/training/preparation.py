@@ -1,0 +1,56 @@
+"""Everything a run needs from outside, loaded and checked before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scala_lab.models.loading import load_tokenizer, quiet_transformers
+from scala_lab.models.locate import locate_model, model_fingerprint
+from scala_lab.spec import DataSpec, RunSpec
+from scala_lab.tasks.registry import Task
+from scala_lab.tasks.selection import select_rows
+from scala_lab.tasks.sources import load_task
+from scala_lab.tasks.tokens import TokenSplit, data_fingerprint, tokenise
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run's data, tokenised, and what tells its inputs apart from others of the same name."""
+
+    task: Task
+    tokenizer: PreTrainedTokenizerBase
+    train: TokenSplit
+    evals: Mapping[str, TokenSplit]
+    heldout: TokenSplit | None
+    fingerprints: dict[str, str]
+    skipped_rows: dict[str, int]
+
+
+def prepare(spec: RunSpec) -> Prepared:
+    """Load and tokenise a run's data."""
+    return prepare_data(spec.data, spec.encoder.model)
+
+
+def prepare_data(data: DataSpec, model: str) -> Prepared:
+    """Load a task's rows and tokenise them for a model; tokens come from the cache where they are known."""
+    quiet_transformers()
+    loaded = load_task(data)
+    chosen = select_rows(loaded, data)
+    location = locate_model(model)
+    tokenizer = load_tokenizer(model)
+    train = tokenise(loaded.train, tokenizer, data.max_length)
+    evals = {name: tokenise(rows, tokenizer, data.max_length) for name, rows in loaded.evals.items()}
+    return Prepared(
+        task=loaded.task,
+        tokenizer=tokenizer,
+        train=train.take(chosen.train),
+        evals={name: split.take(chosen.evals[name]) for name, split in evals.items()},
+        heldout=train.take(chosen.heldout) if len(chosen.heldout) else None,
+        fingerprints={"data": data_fingerprint(loaded), "model": model_fingerprint(location)},
+        skipped_rows=dict(loaded.skipped),
+    )

@@ -1,0 +1,150 @@
+"""The folder of a run: claimed by one process, never mixed with another run, readable at any moment."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scala_lab.errors import UserError
+from scala_lab.files import write_json
+from scala_lab.spec import RunSpec, differences
+from scala_lab.training.events import open_events
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What `run.json` says of a run."""
+
+    folder: Path
+    record: dict[str, Any]
+
+    @property
+    def status(self) -> str:
+        """finished, diverged, failed or running."""
+        return self.record["status"]
+
+    @property
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """Metrics after the last epoch, by split."""
+        return self.record["metrics"]
+
+    @property
+    def spec(self) -> RunSpec:
+        """The resolved spec."""
+        return RunSpec.from_dict(self.record["spec"])
+
+    @property
+    def checkpoint(self) -> Path:
+        """Folder of the trained model."""
+        return self.folder / "checkpoint"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run needs no more work."""
+        return self.status in ("finished", "diverged")
+
+
+def read_run(folder: Path) -> RunResult | None:
+    """The run in a folder, or None if there is none."""
+    file = folder / "run.json"
+    if not file.is_file():
+        return None
+    try:
+        record = json.loads(file.read_text())
+        RunSpec.from_dict(record["spec"])
+    except (json.JSONDecodeError, KeyError, UserError) as error:
+        raise UserError(f"{file} is not a run record of this version ({error})") from None
+    return RunResult(folder, record)
+
+
+def check_folder(folder: Path, spec: RunSpec, fingerprints: dict[str, str], resume: bool) -> RunResult | None:
+    """Make sure that a run may go into a folder; returns the run that is there already, if it is the same.
+
+    Raises:
+        UserError: The folder holds another run, something else, or this run unfinished and `resume` is off.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file: --out takes a folder")
+    present = read_run(folder)
+    if present is None:
+        if folder.is_dir() and any(not entry.name.startswith(".") for entry in folder.iterdir()):
+            raise UserError(f"{folder} is not empty and holds no run: choose another --out")
+        return None
+    if present.record["id"] != spec.run_id:
+        changed = "; ".join(differences(present.spec, spec.resolved())) or "made by another version"
+        raise UserError(f"{folder} holds another run ({changed}): choose another --out")
+    for what, value in fingerprints.items():
+        if present.record["fingerprints"][what] != value:
+            raise UserError(f"{folder} holds a run of the same spec on another {what}: choose another --out")
+    if not present.ended and not resume:
+        raise UserError(
+            f"{folder} holds this run, {present.status} at step {present.record['steps_done']} of "
+            f"{present.record['steps']}: pass --resume to go on, or choose another --out"
+        )
+    return present
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a run's folder; the system lets go of the lock when the process ends, however it ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"another process is training in {folder}") from None
+        yield
+
+
+class RunWriter:
+    """Writes a run's record and its metrics as it goes."""
+
+    def __init__(self, folder: Path, record: dict[str, Any]) -> None:
+        self.folder = folder
+        self.record = record
+
+    def update(self, **values: Any) -> None:
+        """Change entries of the record and write it."""
+        self.record.update(values)
+        write_json(self.folder / "run.json", self.record)
+
+    def start_log(self, steps_done: int, tensorboard: bool) -> None:
+        """Open metrics.jsonl after cutting off lines of steps that will be done again, or were half written."""
+        file = self.folder / "metrics.jsonl"
+        self._log = file.open("r+b" if file.is_file() else "w+b")
+        self._log.truncate(_length_up_to(self._log.read(), steps_done))
+        self._log.seek(0, os.SEEK_END)
+        self._events = open_events(self.folder / "tensorboard", steps_done) if tensorboard else None
+
+    def log(self, line: dict[str, Any]) -> None:
+        """Append one line to metrics.jsonl."""
+        self._log.write(json.dumps(line).encode() + b"\n")
+        self._log.flush()
+        if self._events is not None:
+            self._events.add(line)
+
+    def sync_log(self) -> None:
+        """Make sure the lines are on disk before a state says that their steps are done."""
+        os.fsync(self._log.fileno())
+
+    def close_log(self) -> None:
+        """Close metrics.jsonl."""
+        self._log.close()
+        if self._events is not None:
+            self._events.close()
+
+
+def _length_up_to(log: bytes, steps: int) -> int:
+    """Bytes of the complete lines up to a step."""
+    length = 0
+    for line in log.splitlines(keepends=True):
+        if not line.endswith(b"\n") or json.loads(line)["step"] > steps:
+            break
+        length += len(line)
+    return length

@@ -1,0 +1,102 @@
+"""The workers of a run: who this process is, and the few things all workers do together."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from scala_lab.errors import UserError
+from scala_lab.spec import RunSpec
+
+
+def started_by_launcher() -> bool:
+    """Whether torchrun, or our own launcher, started this process as one worker of several."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among the workers."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def leads(self) -> bool:
+        """Whether this worker writes files and speaks to the user."""
+        return self.rank == 0
+
+    def sum(self, buffer: torch.Tensor) -> None:
+        """Replace the buffer by its sum over all workers: the one message of a step."""
+        if self.size > 1:
+            dist.all_reduce(buffer)
+
+    def share_from_leader(self, tensors: list[torch.Tensor]) -> None:
+        """Give every worker the first worker's values."""
+        if self.size > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor, src=0)
+
+    def gather(self, value: Any) -> list[Any] | None:
+        """Values of all workers, in order, on the first worker; None on the others."""
+        if self.size == 1:
+            return [value]
+        gathered: list[Any] | None = [None] * self.size if self.leads else None
+        dist.gather_object(value, gathered, dst=0)
+        return gathered
+
+    def leave(self) -> None:
+        """End the worker group."""
+        if self.size > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def join_world(spec: RunSpec) -> World:
+    """Become one of the workers that the launcher started, or the only one."""
+    torch.set_num_threads(spec.machine.threads or 1)
+    rank, size, local_rank = (int(os.environ.get(name, default)) for name, default in _VARIABLES)
+    if not started_by_launcher():
+        rank, size, local_rank = 0, 1, 0
+    if size != spec.machine.workers:
+        raise UserError(f"the launcher started {size} workers, but the spec says {spec.machine.workers}")
+    device = _device(spec, local_rank)
+    if size > 1:
+        _watch_launcher()
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=timedelta(minutes=10))
+        dist.barrier()  # nobody writes before everybody has looked at the run's folder
+    return World(rank, size, device)
+
+
+_VARIABLES = (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
+
+
+def _device(spec: RunSpec, local_rank: int) -> torch.device:
+    if spec.machine.device == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise UserError("--device cuda: this machine has no CUDA device that torch can use")
+    if local_rank >= torch.cuda.device_count():
+        raise UserError(f"worker {local_rank} of this host has no GPU: there are {torch.cuda.device_count()}")
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
+def _watch_launcher() -> None:
+    """End this worker when the process that started it is gone, even by kill -9."""
+    launcher = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == launcher:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="launcher-watch", daemon=True).start()
