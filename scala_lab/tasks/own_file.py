@@ -51,11 +51,11 @@ def load_own_file(data: DataSpec) -> TaskData:
 
 def _wanted_columns(data: DataSpec, path: Path) -> tuple[str, ...]:
     """Text columns and label column, checked; what is not given is an error that names what there is."""
-    found = column_names(path)
     if not data.text_columns:
-        raise UserError(f"--task {path} needs --text-columns with one or two columns; {columns_found(found)}")
+        found = columns_found(column_names(path))
+        raise UserError(f"--task {path} needs --text-columns with one or two columns; {found}")
     if not data.label_column:
-        raise UserError(f"--task {path} needs --label-column; {columns_found(found)}")
+        raise UserError(f"--task {path} needs --label-column; {columns_found(column_names(path))}")
     wanted = (*data.text_columns, data.label_column)
     if len(data.text_columns) > 2:
         raise UserError(f"--text-columns takes one or two columns, not {len(data.text_columns)}")
@@ -84,9 +84,10 @@ def _texts(table: Table, name: str) -> list[Any]:
         if isinstance(cell, (dict, list, bytes)):
             raise UserError(f"{table.where(row)}: column {name!r} holds {type(cell).__name__}, not text")
         text = cell if isinstance(cell, str) else str(cell)
-        # JSON can spell half of a surrogate pair, which no tokenizer accepts.
-        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-            raise UserError(f"{table.where(row)}: column {name!r} holds half of a surrogate pair, not text")
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # JSON can spell half of a surrogate pair, which no tokenizer accepts
+            raise UserError(f"{table.where(row)}: column {name!r} holds half of a surrogate pair") from None
         texts.append(text)
     return texts
 

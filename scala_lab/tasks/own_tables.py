@@ -40,7 +40,7 @@ def column_names(path: Path) -> list[str]:
         return list(_open_parquet(path).schema_arrow.names)
     if path.suffix.lower() == ".jsonl":
         return list(next(_json_objects(path))[1])
-    return next(_separated_rows(path))[1]
+    return _header(path, _separated_rows(path))
 
 
 def is_own_file(task: str) -> bool:
@@ -57,7 +57,7 @@ def _check_ending(path: Path) -> None:
 
 def _read_separated(path: Path, wanted: Sequence[str]) -> Table:
     rows = _separated_rows(path)
-    _, header = next(rows)
+    header = _header(path, rows)
     require_columns(path, header, wanted)
     places = {name: header.index(name) for name in wanted}
     columns: dict[str, list[str | None]] = {name: [] for name in wanted}
@@ -72,14 +72,18 @@ def _read_separated(path: Path, wanted: Sequence[str]) -> Table:
     return Table(path, columns, lines)
 
 
+def _header(path: Path, rows: Iterator[tuple[int, list[str]]]) -> list[str]:
+    for _, names in rows:
+        return [name.strip() for name in names]
+    raise UserError(f"file {path} is empty")
+
+
 def _separated_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The line on which a row starts and its fields, header first; blank lines are passed over."""
     text = read_text(path)
-    header = True
     for line, fields in _tsv_rows(text) if path.suffix.lower() == ".tsv" else _csv_rows(path, text):
         if fields and fields != [""]:
-            yield line, [name.strip() for name in fields] if header else fields
-            header = False
+            yield line, fields
 
 
 def _tsv_rows(text: str) -> Iterator[tuple[int, list[str]]]:
