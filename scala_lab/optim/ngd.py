@@ -1,0 +1,92 @@
+r"""Normalized gradient descent with group-wise rates: the update that ScaLA's theorem speaks of.
+
+For the tensors x_i of one group with gradient g_i:
+
+    x_i = x_i - lr * nu(||x_i||) * g_i / ||g_i||,    nu(c) = max(L, min(c, U))
+
+The norms run over the group's concatenation when `joint`, which makes a group a layer. There are no moments.
+A group whose gradient is 0 stays where it is; so does one whose weights are all 0 unless L > 0, as printed in
+the paper's Algorithm 1. Weight decay, which the paper's update does not have, is decoupled as in AdamW.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from scala_lab.optim.weight_norms import (
+    add_scaled,
+    check_group,
+    check_norm_limits,
+    decayed_pairs,
+    group_norms,
+    per_tensor,
+)
+
+
+class Ngd(torch.optim.Optimizer):
+    """Normalized gradient descent; the module's docstring has the formula.
+
+    A parameter group may carry `joint` (default True: one norm over all its tensors) and `decayed` (default
+    None: one bool per tensor; tensors marked False take no weight decay).
+
+    Args:
+        params: Parameters or parameter groups; tensors of one group share a device and a dtype.
+        lr: Learning rate.
+        max_weight_norm: U; `inf` for no clip.
+        min_weight_norm: L.
+        weight_decay: Decoupled decay.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        max_weight_norm: float = 10.0,
+        min_weight_norm: float = 0.0,
+        weight_decay: float = 0.0,
+    ) -> None:
+        if not lr >= 0:
+            raise ValueError(f"lr must be at least 0, not {lr}")
+        check_norm_limits(min_weight_norm, max_weight_norm)
+        defaults = {
+            "lr": lr,
+            "max_weight_norm": max_weight_norm,
+            "min_weight_norm": min_weight_norm,
+            "weight_decay": weight_decay,
+            "joint": True,
+            "decayed": None,
+        }
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group, checked: one device, one dtype, one decay mark per tensor."""
+        super().add_param_group(param_group)
+        check_group(self.param_groups[-1])
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Update all parameters that have a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            params = [param for param in group["params"] if param.grad is not None]
+            grads = [param.grad for param in params if param.grad is not None]
+            if not params:
+                continue
+            gradient_norms = group_norms(grads, group["joint"])
+            weight_norms = group_norms(params, group["joint"])
+            factors = weight_norms.clamp_(group["min_weight_norm"], group["max_weight_norm"]).div_(gradient_norms)
+            factors = torch.where(gradient_norms > 0, factors, 0.0)
+            if group["weight_decay"]:
+                _, decayed = decayed_pairs(group, params, params)
+                torch._foreach_mul_(decayed, 1 - group["lr"] * group["weight_decay"])
+            add_scaled(params, grads, per_tensor(factors.mul_(-group["lr"]), len(params)))
+        return loss
+
+
+__all__ = ["Ngd"]
