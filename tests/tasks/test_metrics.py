@@ -57,6 +57,10 @@ def test_logits_that_are_not_finite_have_no_score(name, bad):
     assert all(np.isnan(value) for value in metrics.values())
 
 
+def test_one_row_has_no_correlation():
+    assert compute_metrics(TASKS["stsb"], np.ones((1, 1)), np.ones(1)) == {"pearson": 0, "spearman": 0}
+
+
 def test_predictions_are_classes_or_scores():
     assert predictions(TASKS["mnli"], np.array([[0.0, 3.0, 1.0], [2.0, 0.0, 1.0]])).tolist() == [1, 0]
     assert predictions(TASKS["stsb"], np.array([[2.5], [-1.0]], dtype=np.float32)).tolist() == [2.5, -1.0]

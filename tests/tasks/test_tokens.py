@@ -132,7 +132,7 @@ def test_the_second_time_nothing_is_tokenised(cache):
     [
         {"rows": Rows(["a b", "c"], ["d e f", "h"], PAIRS.labels)},
         {"rows": Rows(["a b", "c"], ["d e f", "g"], PAIRS.labels + 1)},
-        {"rows": Rows(["a", "b c"], ["d e f", "g"], PAIRS.labels)},
+        {"rows": Rows(["a ", "bc"], ["d e f", "g"], PAIRS.labels)},
         {"rows": Rows(["a b", "c", "d e f", "g"], None, np.tile(PAIRS.labels, 2))},
         {"tokenizer": make_tokenizer(words=[*WORDS, "i"])},
         {"max_length": 127},
