@@ -1,0 +1,59 @@
+"""A small encoder, a micro-batch and a moment, for tests of step functions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from scala_lab.clock import Clock
+from scala_lab.methods.recipes import RECIPES
+from scala_lab.methods.step import MicroBatch, Moment, build_step
+from scala_lab.models.encoder import Encoder
+from scala_lab.models.loading import load_classifier
+from scala_lab.spec import RunSpec
+from scala_lab.tasks.registry import Task
+
+LENGTHS = (9, 6, 6, 4)
+
+
+def make_encoder(folder: Path, classes: int = 2, dtype=torch.float64, dropout: float | None = 0.0) -> Encoder:
+    """The folder's model with a head of that many classes (0 for regression) and gradients at 0."""
+    names = tuple(str(number) for number in range(classes))
+    model = load_classifier(str(folder), Task("own", ("text",), "label", names), dropout=dropout).to(dtype)
+    with torch.no_grad():
+        model.classifier.weight.normal_(0, 0.5, generator=torch.Generator().manual_seed(1))
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    model.train()
+    return Encoder(model)
+
+
+def make_batch(rows=range(len(LENGTHS)), classes: int = 2, length: int | None = None, share: float = 0.25) -> MicroBatch:
+    """Some rows of one fixed set of four, padded to `length` or to the longest of them."""
+    rows = list(rows)
+    length = length or max(LENGTHS[row] for row in rows)
+    ids = torch.zeros(len(rows), length, dtype=torch.long)
+    for place, row in enumerate(rows):
+        chance = torch.Generator().manual_seed(row)
+        ids[place, : LENGTHS[row]] = torch.randint(5, 45, (LENGTHS[row],), generator=chance)
+    inputs = {"input_ids": ids, "attention_mask": (ids != 0).long(), "token_type_ids": torch.zeros_like(ids)}
+    labels = torch.tensor([row % classes for row in rows]) if classes else torch.tensor([0.5 * row for row in rows])
+    return MicroBatch(inputs, labels, torch.tensor(rows), share, regression=classes == 0)
+
+
+def make_step(method: str = "scala", **options):
+    """The step function of a recipe, from the first step on unless a delay is given."""
+    if "delay" in RECIPES[method].option_values():
+        options.setdefault("delay", 0.0)
+    return build_step(RunSpec.of(method=method, **options).resolved().recipe)
+
+
+def moment(epoch: float = 0.0, step: int = 3, part: int = 0) -> Moment:
+    """A moment of a run with seed 7."""
+    return Moment(seed=7, step=step, epoch=epoch, part=part, clock=Clock())
+
+
+def flat_gradient(encoder: Encoder) -> torch.Tensor:
+    """All gradients, concatenated."""
+    return torch.cat([parameter.grad.flatten() for parameter in encoder.model.parameters()])
