@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -46,30 +46,43 @@ def show_result(result: RunResult, already_finished: bool) -> None:
     console.print(table, highlight=False)
 
 
-def comparison_table(results: Sequence[RunResult]) -> Table:
-    """One line per run: method, batch, steps, metrics, speed."""
-    columns = sorted({(split, name) for result in results for split, values in result.metrics.items() for name in values})
-    table = Table(title=f"{results[0].spec.data.task}, {results[0].record['samples']['train']} training rows")
-    for heading in ("method", "optimizer", "B", "rate", "steps"):
-        table.add_column(heading, justify="left" if heading in ("method", "optimizer") else "right")
-    for split, name in columns:
-        table.add_column(f"{split} {name}", justify="right")
-    table.add_column("seconds", justify="right")
-    table.add_column("samples/s", justify="right")
+def comparison_rows(results: Sequence[RunResult]) -> list[dict[str, Any]]:
+    """One record per run: method, batch, steps, metrics, speed."""
+    rows = []
     for result in results:
         spec, record = result.spec, result.record
-        values = [result.metrics.get(split, {}).get(name) for split, name in columns]
-        table.add_row(
-            spec.recipe.method,
-            spec.optim.optimizer,
-            str(spec.batches.batch_size),
-            f"{record['learning_rate']:.2g}",
-            str(record["steps_done"]),
-            *("" if value is None else f"{value:.4f}" for value in values),
-            f"{record['timing']['train_seconds']:.1f}",
-            f"{record['timing']['samples_per_second']:,.0f}",
+        rows.append(
+            {
+                "method": spec.recipe.method,
+                "optimizer": spec.optim.optimizer,
+                "B": spec.batches.batch_size,
+                "rate": record["learning_rate"],
+                "steps": record["steps_done"],
+                **{f"{split} {name}": value for split, found in result.metrics.items() for name, value in found.items()},
+                "seconds": record["timing"]["train_seconds"],
+                "samples/s": record["timing"]["samples_per_second"],
+            }
         )
+    return rows
+
+
+def comparison_table(results: Sequence[RunResult]) -> Table:
+    """`comparison_rows` for a terminal."""
+    rows = comparison_rows(results)
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    table = Table(title=f"{results[0].spec.data.task}, {results[0].record['samples']['train']:,} training rows")
+    for name in columns:
+        table.add_column(name, justify="left" if isinstance(rows[0].get(name), str) else "right")
+    for row in rows:
+        table.add_row(*(_shown(name, row.get(name)) for name in columns))
     return table
+
+
+def _shown(name: str, value: Any) -> str:
+    if isinstance(value, float):
+        formats = {"rate": ".2e", "seconds": ".1f", "samples/s": ",.0f"}
+        return format(value, formats.get(name, ".4f"))
+    return "" if value is None else str(value)
 
 
 def _shares(phases: dict[str, float]) -> str:

@@ -107,35 +107,39 @@ class Training:
             self._measure({"heldout": self.data.heldout}, self.progress.metrics)
         return all(math.isfinite(value) for split in self.progress.metrics.values() for value in split.values())
 
-    def _train_step(self, step: int) -> dict[str, Any]:
-        """One global step: gradient over all micro-batches and workers, then the update."""
-        started = time.perf_counter()
+    def accumulate(self, step: int) -> np.ndarray:
+        """Leave the step's mean gradient over all workers in the parameters; returns the rows of the global batch."""
         global_batch = self.plan.global_batch(step)
-        size = len(global_batch)
         self.gradient.clear()
         for index, rows in enumerate(self.plan.deal(global_batch, self.world.rank)):
             with self.clock.phase("data"):
-                batch = self._micro_batch(rows, size)
-            now = Moment(
-                self.spec.seed,
-                step,
-                step / self.plan.steps_per_epoch,
-                index * self.world.size + self.world.rank,
-                self.clock,
-            )
+                batch = self._micro_batch(rows, len(global_batch))
+            part = index * self.world.size + self.world.rank
+            now = Moment(self.spec.seed, step, step / self.plan.steps_per_epoch, part, self.clock)
             self.gradient.count(self.step_function(self.encoder, batch, now))
         with self.clock.phase("all-reduce"):
             self.world.sum(self.gradient.flat)
+        return global_batch
+
+    def update(self, step: int) -> tuple[float, float]:
+        """Clip and apply the gradient; returns its norm and the learning rate. A gradient that is not finite is not applied."""
+        norm = self.gradient.clip(self.spec.optim.clip_norm or 0.0)
+        rate = self.rate * rate_factor(step, self.steps, self.spec.optim.warmup)
+        if math.isfinite(norm):
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            self.optimizer.step()
+        return norm, rate
+
+    def _train_step(self, step: int) -> dict[str, Any]:
+        """One global step, as a line for metrics.jsonl."""
+        started = time.perf_counter()
+        rows = self.accumulate(step)
         with self.clock.phase("optimizer"):
-            norm = self.gradient.clip(self.spec.optim.clip_norm or 0.0)
-            rate = self.rate * rate_factor(step, self.steps, self.spec.optim.warmup)
-            if math.isfinite(norm):
-                for group in self.optimizer.param_groups:
-                    group["lr"] = rate
-                self.optimizer.step()
-        sums = self.gradient.statistics()
+            norm, rate = self.update(step)
+        sums, size = self.gradient.statistics(), len(rows)
         seconds = time.perf_counter() - started
-        self._count(step, global_batch, sums, seconds)
+        self._count(step, rows, sums, seconds)
         return {
             "step": step + 1,
             "epoch": round((step + 1) / self.plan.steps_per_epoch, 6),

@@ -1,0 +1,139 @@
+"""`scala-lab evaluate`: metrics and predictions of any checkpoint."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from scala_lab.errors import UserError
+from scala_lab.spec import DataSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from scala_lab.training.preparation import Prepared
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Metrics, and on request predictions, of checkpoints on a task's evaluation rows.
+
+    scala-lab evaluate runs/first --task mini-sst2
+    scala-lab evaluate runs/a runs/b --task sst2 --data-dir glue --predictions predictions.csv
+    """
+
+    checkpoints: tyro.conf.Positional[tuple[Path, ...]]
+    """Run folders, or folders that hold config.json and model.safetensors."""
+    data: DataSpec = field(default_factory=DataSpec)
+    predictions: Path | None = None
+    """Write one line per checkpoint and row: label, prediction, outputs. CSV, or JSON lines by the ending .jsonl."""
+    json_: Annotated[Path | None, tyro.conf.arg(name="json")] = None
+    """Write the metrics as JSON."""
+    micro_batch: int = 64
+    """Rows that run at once."""
+    threads: int = 0
+    """CPU threads; 0 for all cores."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: CUDA where there is one."""
+
+
+def run(options: Evaluate) -> int:
+    """Evaluate every checkpoint, print a table, write what was asked for."""
+    if not options.checkpoints:
+        raise UserError("evaluate needs at least one checkpoint folder")
+    for file in (options.predictions, options.json_):
+        if file is not None and file.exists():
+            raise UserError(f"{file} exists already: choose another name")
+    import torch
+    from rich.console import Console
+    from rich.table import Table
+
+    from scala_lab.files import write_json, write_text
+
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    findings, lines = [], []
+    for checkpoint in options.checkpoints:
+        metrics, rows = _evaluate_one(options, checkpoint)
+        findings.append({"checkpoint": str(checkpoint), "task": options.data.task, "metrics": metrics})
+        lines += rows
+    columns = [(split, name) for split, values in findings[0]["metrics"].items() for name in values]
+    table = Table("checkpoint", *(f"{split} {name}" for split, name in columns))
+    for finding in findings:
+        table.add_row(finding["checkpoint"], *(f"{finding['metrics'][split][name]:.4f}" for split, name in columns))
+    Console().print(table)
+    if options.json_ is not None:
+        write_json(options.json_, findings)
+    if options.predictions is not None:
+        write_text(options.predictions, _as_text(lines, options.predictions.suffix))
+        print(f"predictions: {options.predictions}", file=sys.stderr)
+    return 0
+
+
+def _evaluate_one(options: Evaluate, checkpoint: Path) -> tuple[dict[str, dict[str, float]], list[dict[str, Any]]]:
+    """Metrics by split, and a record per row."""
+    import torch
+
+    from scala_lab.models.encoder import Encoder
+    from scala_lab.models.loading import load_classifier
+    from scala_lab.tasks.metrics import compute_metrics
+    from scala_lab.training.evaluation import predict_split
+    from scala_lab.training.preparation import prepare_data
+    from scala_lab.training.world import World
+
+    if not checkpoint.is_dir():
+        raise UserError(f"checkpoint folder {checkpoint} does not exist")
+    prepared = prepare_data(options.data, str(checkpoint))
+    device = torch.device(_device(options.device))
+    model = load_classifier(str(checkpoint), prepared.task, new_head=False).to(device)
+    world = World(0, 1, device)
+    metrics, rows = {}, []
+    splits = dict(prepared.evals) | ({"heldout": prepared.heldout} if prepared.heldout else {})
+    for name, split in splits.items():
+        logits = predict_split(Encoder(model), split, options.micro_batch, prepared.tokenizer.pad_token_id, world)
+        assert logits is not None
+        metrics[name] = compute_metrics(prepared.task, logits, split.labels)
+        rows += _rows(str(checkpoint), name, prepared, logits, split.labels)
+    return metrics, rows
+
+
+def _device(asked: str) -> str:
+    import torch
+
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: this machine has no CUDA device that torch can use")
+    return ("cuda" if torch.cuda.is_available() else "cpu") if asked == "auto" else asked
+
+
+def _rows(
+    checkpoint: str, split: str, prepared: Prepared, logits: np.ndarray, labels: np.ndarray
+) -> list[dict[str, Any]]:
+    from scala_lab.tasks.metrics import predictions
+
+    names = prepared.task.labels
+    shown = [names[int(value)] if names else float(value) for value in labels]
+    predicted = [names[int(value)] if names else float(value) for value in predictions(prepared.task, logits)]
+    return [
+        {
+            "checkpoint": checkpoint,
+            "split": split,
+            "row": row,
+            "label": shown[row],
+            "prediction": predicted[row],
+            **{f"output_{column}": float(value) for column, value in enumerate(logits[row])},
+        }
+        for row in range(len(labels))
+    ]
+
+
+def _as_text(lines: list[dict[str, Any]], suffix: str) -> str:
+    if suffix == ".jsonl":
+        return "".join(json.dumps(line) + "\n" for line in lines)
+    import pandas
+
+    return pandas.DataFrame(lines).to_csv(index=False)
