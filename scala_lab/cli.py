@@ -1,0 +1,102 @@
+"""The command line: `scala-lab COMMAND ...`, the same as `python -m scala_lab COMMAND ...`.
+
+A command is a module with a dataclass of its options and `run(options) -> exit code`; the dataclass's fields are
+its flags. A module that builds its options in two stages defines `parse(args)` as well. Only the module of the
+command that was asked for is imported, so that help is there at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any, NamedTuple
+
+from scala_lab import __version__
+from scala_lab.errors import UserError, nearest
+
+
+class Command(NamedTuple):
+    """Where a command lives and what it is for."""
+
+    module: str
+    options: str
+    summary: str
+
+
+COMMANDS = {
+    "train": Command("scala_lab.commands.train", "Train", "adapt a pretrained encoder to a task"),
+    "evaluate": Command("scala_lab.commands.evaluate", "Evaluate", "metrics and predictions of any checkpoint"),
+    "reproduce": Command("scala_lab.commands.reproduce", "Reproduce", "train the methods and compare them"),
+    "pretrain": Command("scala_lab.commands.pretrain", "Pretrain", "make the embedded encoder again"),
+    "doctor": Command("scala_lab.commands.doctor", "Doctor", "what this machine has, and what is missing"),
+}
+
+QUIET = {
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "DATASETS_VERBOSITY": "error",
+}
+"""Set before the libraries load unless the user set them: one progress bar, ours, and no warning from a fork."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command and return its exit code: 0 done, 1 failed, 2 bad input, 130 interrupted."""
+    args = sys.argv[1:] if argv is None else list(argv)
+    try:
+        return _dispatch(args)
+    except UserError as error:
+        sentence = " ".join(str(error).split())
+        print(f"scala-lab: error: {sentence.removeprefix('scala-lab ')}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("scala-lab: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # the reader left (`| head`): point stdout elsewhere, so that the exit's flush does not fail as well
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _dispatch(args: list[str]) -> int:
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0
+    if args[0] in ("-V", "--version"):
+        print(f"scala-lab {__version__}")
+        return 0
+    name, rest = args[0], args[1:]
+    if name not in COMMANDS:
+        kind = "flag" if name.startswith("-") else "command"
+        raise UserError(f"unknown {kind} {name!r}: {nearest(name, COMMANDS)}")
+    for variable, value in QUIET.items():
+        os.environ.setdefault(variable, value)
+    command = COMMANDS[name]
+    module = importlib.import_module(command.module)
+    return int(module.run(_options(module, command, name, rest)))
+
+
+def _options(module: Any, command: Command, name: str, args: list[str]) -> Any:
+    if hasattr(module, "parse"):
+        return module.parse(args)
+    from scala_lab.commands.flags import parse_flags
+
+    return parse_flags(getattr(module, command.options), args, prog=f"scala-lab {name}")
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: scala-lab COMMAND [--flag value ...]",
+            "",
+            "ScaLA: large-batch adaptation of pretrained transformers with light adversarial noise.",
+            "",
+            *lines,
+            "",
+            "`scala-lab COMMAND --help` lists a command's flags; `scala-lab train` alone is a first run.",
+        ]
+    )
