@@ -70,12 +70,17 @@ def _about_unknown(unknown: list[str], valid: list[str]) -> str:
 
 def _sentence(box: str) -> str:
     """The message inside the frame that tyro draws around it, without title and footer."""
-    rows = [line.strip().strip("│").strip() for line in box.splitlines() if line.strip().startswith("│")]
-    message: list[str] = []
-    for row in rows:
-        if row and set(row) == {"─"}:
-            break
-        message.append(row)
+    lines = [line.strip() for line in box.splitlines()]
+    blocks: list[list[str]] = [[]]
+    for line in lines:
+        row = line.strip("│|").strip()
+        if row and set(row) <= {"─", "-"}:
+            blocks.append([])
+        elif row and row[0] not in "╭╰":
+            blocks[-1].append(row)
+    # a frame holds the title; without one (a terminal that is not UTF-8) the title is the first block
+    framed = any(line.startswith("╭") for line in lines)
+    message = blocks[0] if framed or len(blocks) == 1 else blocks[1]
     text = " ".join(message) or " ".join(box.split())
     for pattern, answer in _REWRITES:
         found = re.fullmatch(pattern, text)
