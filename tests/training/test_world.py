@@ -1,0 +1,71 @@
+"""Workers: evaluation counts each row once, torchrun works like our own launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from scala_lab.models.encoder import Encoder
+from scala_lab.models.loading import load_classifier
+from scala_lab.spec import RunSpec
+from scala_lab.training import evaluation
+from scala_lab.training.evaluation import predict_split
+from scala_lab.training.preparation import prepare
+from scala_lab.training.world import World
+from tests.tiny import write_rows
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_evaluation_runs_each_row_once_and_to_the_same_bits_on_any_number_of_workers(tiny_bert, tmp_path, monkeypatch):
+    rows = write_rows(tmp_path / "rows.csv", 53)
+    spec = RunSpec.of(task=rows, text_columns=("text",), label_column="label", eval_file=rows, model=str(tiny_bert))
+    prepared = prepare(spec)
+    split = prepared.evals["dev"]
+    encoder = Encoder(load_classifier(str(tiny_bert), prepared.task))
+    alone = predict_split(encoder, split, 4, 0, World(0, 1, torch.device("cpu")))
+    assert alone.shape == (53, 2)
+    one_by_one = [
+        encoder.predict({k: v for k, v in evaluation.collate(split, np.array([row]), 0).items() if k != "labels"})
+        for row in range(53)
+    ]
+    assert np.allclose(alone, torch.cat(one_by_one).detach().numpy(), atol=1e-5)
+
+    parts, seen = [], []
+    original = evaluation._predict
+    monkeypatch.setattr(
+        evaluation, "_predict", lambda e, s, rows, *more: seen.extend(rows) or original(e, s, rows, *more)
+    )
+    for rank in (2, 1, 0):
+        world = World(rank, 3, torch.device("cpu"))
+        monkeypatch.setattr(
+            World, "gather", lambda self, value: parts.append(value) or (parts[::-1] if self.leads else None)
+        )
+        together = predict_split(encoder, split, 4, 0, world)
+    assert sorted(seen) == list(range(53))
+    assert np.array_equal(together, alone)
+
+
+def test_torchrun_and_our_launcher_give_the_same_run(tiny_bert, tmp_path):
+    rows = write_rows(tmp_path / "rows.csv", 50)
+    flags = f"train --task {rows} --label-column label --eval-file {rows} --model {tiny_bert} --method lamb --epochs 2"
+    flags += " --batch-size 8 --micro-batch 3 --threads 1 --lr 0.01 --text-columns text --out"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    commands = {
+        "torchrun": [*torchrun, "-m", "scala_lab", *flags.split(), str(tmp_path / "torchrun")],
+        "ours": [sys.executable, "-m", "scala_lab", *flags.split(), str(tmp_path / "ours"), "--workers", "2"],
+    }
+    for command in commands.values():
+        subprocess.run(command, check=True, cwd=ROOT, env=env)
+    records = {name: json.loads((tmp_path / name / "run.json").read_text()) for name in commands}
+    assert records["torchrun"]["id"] == records["ours"]["id"]
+    assert records["torchrun"]["metrics"] == records["ours"]["metrics"]
+    weights = [(tmp_path / name / "checkpoint" / "model.safetensors").read_bytes() for name in commands]
+    assert weights[0] == weights[1]
