@@ -1,0 +1,89 @@
+"""`scala-lab pretrain`: make the embedded encoder again, or check the one that is shipped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scala_lab.errors import UserError
+
+TOLERANCE = 0.01
+"""Relative difference of held-out losses that still counts as the same encoder on another machine."""
+
+
+@dataclass(frozen=True)
+class Pretrain:
+    """Pretrain the embedded encoder by masked language modelling on text of the grammar."""
+
+    out: Path = Path("encoder")
+    """Folder to write: new, or an earlier encoder's, which is replaced. `--model FOLDER` then fine-tunes it."""
+    steps: int | None = None
+    """Optimizer steps; default as many as the shipped encoder had."""
+    seed: int = 0
+    """Seed of the text, the masks and the weights."""
+    threads: int | None = None
+    """CPU threads; the same number gives the same bytes on one machine. Default as the shipped encoder."""
+    check: bool = False
+    """Train nothing: evaluate the shipped encoder and compare with its record."""
+
+
+def run(options: Pretrain) -> int:
+    """Carry out the command; returns the exit code (1 when a check fails)."""
+    return _check() if options.check else _pretrain(options)
+
+
+def _pretrain(options: Pretrain) -> int:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from scala_lab.models.embedded import FOLDER
+    from scala_lab.models.pretrain import Settings, check_folder, pretrain
+
+    for flag, value, lowest in (
+        ("--steps", options.steps, 1),
+        ("--threads", options.threads, 1),
+        ("--seed", options.seed, 0),
+    ):
+        if value is not None and value < lowest:
+            raise UserError(f"{flag} must be at least {lowest}, not {value}")
+    check_folder(options.out)
+    given = {"steps": options.steps, "threads": options.threads, "seed": options.seed}
+    settings = Settings(**{name: value for name, value in given.items() if value is not None})
+    console = Console()
+    console.print("writing the text ...")
+    columns = (TextColumn("pretraining"), BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]:.3f}"))
+    with Progress(*columns, TimeRemainingColumn(), console=console) as bar:
+        task = bar.add_task("", total=settings.steps, loss=float("nan"))
+        record = pretrain(options.out, settings, lambda step, loss: bar.update(task, completed=step, loss=loss))
+    console.print(_summary(record))
+    weights = options.out / "model.safetensors"
+    shipped = FOLDER / "model.safetensors"
+    if shipped.is_file():
+        same = weights.read_bytes() == shipped.read_bytes()
+        console.print(f"weights {'equal' if same else 'differ from'} the shipped encoder's, byte for byte")
+    console.print(f"written to {options.out}")
+    return 0
+
+
+def _check() -> int:
+    from rich.console import Console
+
+    from scala_lab.models.embedded import FOLDER
+    from scala_lab.models.pretrain import heldout, read_encoder
+
+    model, tokenizer, record = read_encoder(FOLDER)
+    measured = heldout(model, tokenizer, record["mask_rate"])
+    difference = abs(measured["heldout_loss"] / record["heldout_loss"] - 1)
+    agrees = difference <= TOLERANCE
+    console = Console()
+    console.print(_summary(measured))
+    console.print(
+        f"recorded loss {record['heldout_loss']:.4f}, difference {difference:.3%}: "
+        f"{'within' if agrees else 'MORE THAN'} {TOLERANCE:.0%}"
+    )
+    return 0 if agrees else 1
+
+
+def _summary(record: dict[str, Any]) -> str:
+    return f"held-out loss {record['heldout_loss']:.4f}, masked accuracy {record['heldout_accuracy']:.1%}"
