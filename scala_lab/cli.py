@@ -46,10 +46,14 @@ def main(argv: list[str] | None = None) -> int:
     """Run a command and return its exit code: 0 done, 1 failed, 2 bad input, 130 interrupted."""
     args = sys.argv[1:] if argv is None else list(argv)
     try:
-        return _dispatch(args)
+        try:
+            return _dispatch(args)
+        finally:
+            sys.stdout.flush()
     except UserError as error:
         sentence = " ".join(str(error).split())
-        print(f"scala-lab: error: {sentence.removeprefix('scala-lab ')}", file=sys.stderr)
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # under torchrun all workers of a host find the same fault
+            print(f"scala-lab: error: {sentence.removeprefix('scala-lab ')}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("scala-lab: interrupted", file=sys.stderr)

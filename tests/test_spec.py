@@ -145,6 +145,7 @@ def test_absent_toml_file_is_named(tmp_path):
         ({"lr": 0.0}, "--lr must be a positive number"),
         ({"lr": math.nan}, "--lr must be a positive number"),
         ({"omega": math.nan}, "--omega must be at least 0"),
+        ({"weight_decay": -0.1}, "--weight-decay must be at least 0"),
         ({"dropout": 1.0}, "--dropout must be below 1"),
         ({"lr_scaling": "sqrt"}, "--lr-scaling sqrt needs --lr"),
         ({"min_weight_norm": 20.0}, "--min-weight-norm must not be above --max-weight-norm"),
