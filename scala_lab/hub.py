@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import socket
+import threading
 from urllib.parse import urlsplit
 
 TIMEOUT_SECONDS = 3.0
@@ -26,10 +27,19 @@ def hub_reachable() -> bool:
     from huggingface_hub.constants import ENDPOINT
 
     proxy = os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")
-    parts = urlsplit(proxy or ENDPOINT)
-    port = parts.port or (80 if parts.scheme == "http" else 443)
+    connections: list[bool] = []
+    # In a thread because looking a name up has no timeout of its own, and a dead name server takes half a minute.
+    probe = threading.Thread(target=_connect, args=(proxy or ENDPOINT, connections), name="hub-probe", daemon=True)
+    probe.start()
+    probe.join(TIMEOUT_SECONDS)
+    return bool(connections)
+
+
+def _connect(address: str, connections: list[bool]) -> None:
     try:
+        parts = urlsplit(address)
+        port = parts.port or (80 if parts.scheme == "http" else 443)
         socket.create_connection((parts.hostname or "", port), timeout=TIMEOUT_SECONDS).close()
-    except OSError:
-        return False
-    return True
+    except (OSError, ValueError):  # ValueError: the address itself is malformed
+        return
+    connections.append(True)
