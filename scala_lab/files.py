@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -40,7 +41,16 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file atomically."""
-    write_text(path, json.dumps(value, indent=2, sort_keys=False) + "\n")
+    write_text(path, json.dumps(strict(value), indent=2, sort_keys=False, allow_nan=False) + "\n")
+
+
+def strict(value: Any) -> Any:
+    """The value with None for numbers that are not finite: JSON has no word for them, and only Python reads NaN."""
+    if isinstance(value, dict):
+        return {name: strict(entry) for name, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [strict(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextmanager
@@ -58,13 +68,26 @@ def new_folder(path: Path) -> Iterator[Path]:
         _sync(temporary)
         os.chmod(temporary, 0o755)
         if path.exists():
-            outdated = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
-            os.replace(path, outdated / "content")
-            os.replace(temporary, path)
-            shutil.rmtree(outdated)
+            _replace_folder(temporary, path)
         else:
             os.replace(temporary, path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     _sync(path.parent)
+
+
+def _replace_folder(new: Path, path: Path) -> None:
+    """Move the old folder aside and the new one in; the old one comes back if that fails."""
+    aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
+    try:
+        os.replace(path, aside / "content")
+        try:
+            os.replace(new, path)
+        except BaseException:
+            os.rename(aside / "content", path)
+            raise
+    except BaseException:
+        aside.rmdir()
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
