@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from scala_lab.errors import UserError
 from scala_lab.hub import hub_reachable
+from scala_lab.models.fit import check_complete, check_finite
 from scala_lab.models.locate import locate_model, weight_files
 from scala_lab.tasks.registry import Task
 
@@ -23,10 +25,14 @@ T = TypeVar("T")
 
 def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
     """The tokenizer that belongs to a model."""
-    from transformers import AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer
 
     location = locate_model(model)
-    tokenizer = _from_pretrained(AutoTokenizer.from_pretrained, location)
+    # read first, because the tokenizer's loader reads it too and would put its faults down to the tokenizer
+    _from_pretrained(AutoConfig.from_pretrained, location, "config.json")
+    tokenizer = _from_pretrained(AutoTokenizer.from_pretrained, location, "its tokenizer")
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # what transformers makes up where the files are missing
+        raise UserError(f"{model} has no tokenizer: expected tokenizer.json or the vocabulary beside config.json")
     if tokenizer.pad_token_id is None:
         raise UserError(f"the tokenizer of {model} has no padding token: scala_lab trains encoders, which have one")
     return tokenizer
@@ -49,7 +55,7 @@ def load_classifier(
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
     location = locate_model(model)
-    config = _from_pretrained(AutoConfig.from_pretrained, location)
+    config = _from_pretrained(AutoConfig.from_pretrained, location, "config.json")
     if not new_head:
         _check_head(config, task, model)
     config.num_labels = task.outputs
@@ -64,17 +70,14 @@ def load_classifier(
         loaded, report = _from_pretrained(
             AutoModelForSequenceClassification.from_pretrained,
             location,
+            ", ".join(file.name for file in weight_files(Path(location))) or "its weights",
             config=config,
-            ignore_mismatched_sizes=new_head,
+            ignore_mismatched_sizes=True,  # check_complete decides which
             output_loading_info=True,
             dtype=torch.float32,
         )
-    if report["missing_keys"] and not new_head:
-        raise UserError(
-            f"{model} is not a trained classifier: its weights lack {sorted(report['missing_keys'])[0]} "
-            f"and {len(report['missing_keys']) - 1} more"
-        )
-    _check_finite(loaded, model)
+    check_complete(loaded, report, model, with_head=not new_head)
+    check_finite(loaded, model)
     if "inputs_embeds" not in inspect.signature(loaded.forward).parameters:
         raise UserError(f"{model} cannot run from word embeddings: scala_lab needs an encoder that takes inputs_embeds")
     return loaded
@@ -86,34 +89,41 @@ def hidden_size(model: torch.nn.Module) -> int:
     return int(getattr(config, "hidden_size", None) or config.dim)
 
 
-def _from_pretrained(load: Callable[..., T], location: str, **options: Any) -> T:
+def _from_pretrained(load: Callable[..., T], location: str, what: str, **options: Any) -> T:
     """Call a transformers loader without remote code, and turn its failures into one sentence."""
-    from safetensors import SafetensorError
-
-    folder = Path(location)
-    local = folder.is_dir()
+    local = Path(location).is_dir()
     try:
         return load(location, trust_remote_code=False, local_files_only=local or not hub_reachable(), **options)
-    except SafetensorError as error:
-        files = ", ".join(file.name for file in weight_files(folder)) or "weights"
-        raise UserError(f"{location}: {files} cut short or damaged ({error})") from None
-    except json.JSONDecodeError as error:
-        raise UserError(f"{location}: a JSON file is damaged ({error})") from None
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    except Exception as error:  # tokenizers raises plain Exception for a damaged file, so nothing narrower will do
         if local:
-            raise UserError(f"{location} cannot be loaded: {first_line}") from None
+            raise UserError(f"{location}: {what} cannot be read: {_reason(error)}") from error
         if not hub_reachable():
             raise UserError(
                 f"{location!r} is no folder here and the hub cannot be reached: give --model a folder with config.json "
                 "and model.safetensors, a model in the hub cache (HF_HOME), or use --model embedded"
-            ) from None
-        raise UserError(f"model {location!r} cannot be loaded from the hub: {first_line}") from None
+            ) from error
+        raise UserError(f"model {location!r} cannot be loaded from the hub: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Why a file does not load, in a few words."""
+    from safetensors import SafetensorError
+
+    text = str(error).strip()
+    lines = text.replace(":\n", ": ").splitlines() or [""]
+    if isinstance(error, (SafetensorError, json.JSONDecodeError, EOFError)):
+        return f"cut short or damaged ({lines[0]})"
+    if isinstance(error, pickle.UnpicklingError):
+        return "it is damaged or holds more than tensors, which could run code; save the model as safetensors"
+    if isinstance(error, (OSError, ValueError, RuntimeError)) and len(lines[0]) > 10:
+        return lines[0]
+    return f"cut short or damaged ({type(error).__name__}: {lines[0]})"
 
 
 def _check_head(config: Any, task: Task, model: str) -> None:
-    if config.num_labels != task.outputs or (config.problem_type == "regression") != task.regression:
-        kind = "a regression head" if config.problem_type == "regression" else f"a head for {config.num_labels} classes"
+    regression = config.problem_type == "regression" or config.num_labels == 1
+    if config.num_labels != task.outputs or regression != task.regression:
+        kind = "a regression head" if regression else f"a head for {config.num_labels} classes"
         wanted = "a regression head" if task.regression else f"{task.outputs} classes"
         raise UserError(f"{model} has {kind}, but task {task.name} needs {wanted}")
 
@@ -122,12 +132,6 @@ def _set_dropout(config: Any, rate: float) -> None:
     for name, value in config.to_dict().items():
         if "dropout" in name and (value is None or isinstance(value, (int, float))):
             setattr(config, name, rate)
-
-
-def _check_finite(model: torch.nn.Module, source: str) -> None:
-    for name, tensor in model.named_parameters():
-        if not tensor.isfinite().all():
-            raise UserError(f"{source} has weights that are not finite: {name}")
 
 
 @functools.cache

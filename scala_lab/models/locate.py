@@ -24,21 +24,36 @@ def locate_model(model: str) -> str:
         return str(FOLDER)
     if model == "minilm":
         return str(_minilm_folder())
+    if not model:
+        raise UserError("--model is empty: it takes a hub name, a folder, embedded or minilm")
     path = Path(model).expanduser()
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            checkpoint = path / "checkpoint"
-            if (checkpoint / "config.json").is_file():
-                return str(checkpoint)
-            raise UserError(f"{model} holds no model: it has no config.json")
-        if not any(weight_files(path)):
-            raise UserError(f"{model} holds no weights: expected model.safetensors beside config.json")
-        return str(path)
+    if _is_dir(path):
+        return str(_model_folder(path))
     if path.is_file():
         raise UserError(f"{model} is a file: --model takes the folder that holds config.json and model.safetensors")
     if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1:
         raise UserError(f"model folder {model} does not exist")
     return model
+
+
+def _is_dir(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError as error:  # a name too long for any file
+        raise UserError(f"--model {str(path)[:60]}... is no model: {error.strerror}") from None
+
+
+def _model_folder(path: Path) -> Path:
+    """The folder itself, or the checkpoint of a run's folder."""
+    folder = path
+    if not (path / "config.json").is_file():
+        folder = path / "checkpoint"
+        if not (folder / "config.json").is_file():
+            ended = "the run there has left no checkpoint" if (path / "run.json").is_file() else "it has no config.json"
+            raise UserError(f"{path} holds no model: {ended}")
+    if not any(weight_files(folder)):
+        raise UserError(f"{folder} holds no weights: expected model.safetensors beside config.json")
+    return folder
 
 
 def weight_files(folder: Path) -> list[Path]:
