@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import os
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scala_lab.commands.flags import parse_flags
+from scala_lab.errors import UserError
 from scala_lab.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -45,19 +45,18 @@ class Train:
 
 def parse(args: list[str]) -> Train:
     """Flags over the config file, or over the settings of the run to resume."""
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument("--config", type=Path)
-    first.add_argument("--out", type=Path)
-    first.add_argument("--resume", action="store_true")
-    known = None
-    if any(arg.split("=")[0] in ("--config", "--resume") for arg in args):
-        known, _ = first.parse_known_args(args)
-    spec = RunSpec()
-    if known is not None and known.config is not None:
-        spec = RunSpec.from_toml(known.config)
-    elif known is not None and known.resume and known.out is not None:
-        spec = _spec_of_run(known.out) or spec
-    options = parse_flags(Train, args, prog="scala-lab train", default=Train(spec=spec))
+    options = parse_flags(Train, args, prog="scala-lab train")
+    stored = _spec_of_run(options.out) if options.resume and options.out is not None else None
+    if options.config is not None:
+        below: RunSpec | None = RunSpec.from_toml(options.config)
+    else:
+        below = stored
+    if below is not None:
+        options = parse_flags(Train, args, prog="scala-lab train", default=Train(spec=below))
+    if stored is not None and stored.recipe.method != options.spec.recipe.method:
+        # said here, because the stored settings are full of options that another method does not have
+        changed = f"method: {stored.recipe.method} -> {options.spec.recipe.method}"
+        raise UserError(f"{options.out} holds another run ({changed}): choose another --out")
     return dataclasses.replace(options, spec=_with_launched_workers(options.spec))
 
 
@@ -65,20 +64,27 @@ def run(options: Train) -> int:
     """Train and show the result; exit code 1 for a run that diverged."""
     from scala_lab.commands.summary import show_result
     from scala_lab.training import train
+    from scala_lab.training.launch import WorkerFailure
 
+    if not options.save_every >= 0:  # refuses nan too
+        raise UserError(f"--save-every must be at least 0, not {options.save_every:g}")
     leads = os.environ.get("RANK", "0") == "0"
     if leads:
         _warn_of_late_noise(options.spec)
     out = options.out or Path("runs") / options.spec.resolved().name
     finished_before = _finished(out)
-    result = train(
-        options.spec,
-        out,
-        resume=options.resume,
-        progress=True,
-        save_every=options.save_every,
-        tensorboard=options.tensorboard,
-    )
+    try:
+        result = train(
+            options.spec,
+            out,
+            resume=options.resume,
+            progress=True,
+            save_every=options.save_every,
+            tensorboard=options.tensorboard,
+        )
+    except WorkerFailure as failure:
+        print(f"scala-lab: error: {failure}", file=sys.stderr)
+        return 1
     if leads:
         show_result(result, already_finished=finished_before)
     return 0 if result.status == "finished" else 1
@@ -87,8 +93,8 @@ def run(options: Train) -> int:
 def _spec_of_run(out: Path) -> RunSpec | None:
     from scala_lab.training.run_folder import read_run
 
-    present = read_run(out)
-    return present and present.spec
+    present: RunResult | None = read_run(out)
+    return None if present is None else present.spec
 
 
 def _finished(out: Path) -> bool:

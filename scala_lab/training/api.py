@@ -16,10 +16,10 @@ from scala_lab.training.checkpoint import drop_state, save_checkpoint
 from scala_lab.training.environment import describe_environment, peak_memory_bytes
 from scala_lab.training.launch import launch_workers
 from scala_lab.training.loop import Training
-from scala_lab.training.preparation import Prepared, prepare
+from scala_lab.training.preparation import Prepared, load_model, prepare
 from scala_lab.training.progress import ConsoleReporter, Silent
-from scala_lab.training.run_folder import RunResult, RunWriter, check_folder, locked, read_run
-from scala_lab.training.world import World, join_world, started_by_launcher
+from scala_lab.training.run_folder import RunResult, RunWriter, check_folder, locked
+from scala_lab.training.world import check_devices, join_world, started_by_launcher
 
 
 def train(
@@ -56,11 +56,15 @@ def train(
         return present
     options = RunOptions(progress, save_every, tensorboard)
     if spec.machine.workers > 1 and not started_by_launcher():
-        return _train_in_workers(spec, folder, {**vars(options), "resume": resume})
+        check_devices(spec)
+        load_model(spec, prepared)  # each worker loads it again; here a fault in it is found before any is started
+        return launch_workers(spec, folder, {**vars(options), "resume": resume})
     world = join_world(spec)
     try:
-        with torch.random.fork_rng(devices=[]), locked(folder) if world.leads else nullcontext():
-            return _train_here(spec, folder, prepared, world, options)
+        with torch.random.fork_rng(devices=[]):
+            training = Training(spec, prepared, world)
+            with locked(folder) if world.leads else nullcontext():
+                return _train_here(training, folder, options)
     finally:
         world.leave()
 
@@ -74,19 +78,9 @@ class RunOptions:
     tensorboard: bool
 
 
-def _train_in_workers(spec: RunSpec, folder: Path, options: dict[str, Any]) -> RunResult:
-    code = launch_workers(spec, folder, options)
-    result = read_run(folder)
-    if code == 2:
-        raise SystemExit(2)  # the worker has said why
-    if code != 0 or result is None:
-        raise RuntimeError(f"a worker ended with exit code {code}; the run can be resumed in {folder}")
-    return result
-
-
-def _train_here(spec: RunSpec, folder: Path, prepared: Prepared, world: World, options: RunOptions) -> RunResult:
+def _train_here(training: Training, folder: Path, options: RunOptions) -> RunResult:
     """This worker's part: train, then on the first worker write the checkpoint and the record."""
-    training = Training(spec, prepared, world)
+    spec, prepared, world = training.spec, training.data, training.world
     training.restore(folder / "state")
     writer = RunWriter(folder, _first_record(spec, prepared, training)) if world.leads else None
     if writer is not None:

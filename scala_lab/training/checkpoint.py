@@ -42,7 +42,8 @@ def save_state(
     numbers = {name: value for name, value in tensors.items() if not isinstance(value, torch.Tensor)}
     tensors = {name: value.contiguous() for name, value in tensors.items() if isinstance(value, torch.Tensor)}
     with new_folder(folder / f"{step:08d}") as temporary:
-        save_file({name: value.contiguous() for name, value in _weights(model).items()}, temporary / "weights.safetensors")
+        weights = {name: value.contiguous() for name, value in _weights(model).items()}
+        save_file(weights, temporary / "weights.safetensors")
         save_file(tensors, temporary / "optimizer.safetensors")
         (temporary / "position.json").write_text(json.dumps({**position, "optimizer_numbers": numbers}))
     for outdated in folder.iterdir():
@@ -59,14 +60,16 @@ def load_state(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Opti
         position: dict[str, Any] = json.loads((folder / "position.json").read_text())
         weights = load_file(folder / "weights.safetensors")
         tensors: dict[str, Any] = dict(load_file(folder / "optimizer.safetensors"))
-    except (OSError, json.JSONDecodeError, SafetensorError) as error:
+        tensors.update(position.pop("optimizer_numbers"))
+        if set(weights) != set(_weights(model)):
+            raise ValueError("its weights are those of another model")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         raise UserError(
             f"the saved state in {folder} is cut short or damaged ({error}): delete that folder to start the run again"
         ) from None
     with torch.no_grad():
         for name, tensor in _weights(model).items():
             tensor.copy_(weights[name])
-    tensors.update(position.pop("optimizer_numbers"))
     state: dict[int, dict[str, Any]] = {}
     for key, value in tensors.items():
         number, _, name = key.partition(".")

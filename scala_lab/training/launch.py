@@ -8,19 +8,32 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from scala_lab.errors import UserError
 from scala_lab.spec import RunSpec
+from scala_lab.training.run_folder import RunResult, read_run
+
+USER_ERROR = ".user-error"
+"""Ending of a worker's complaint that is a sentence for the user; without it, the complaint is a traceback."""
 
 
-def launch_workers(spec: RunSpec, out: Path, options: dict[str, Any]) -> int:
-    """Run `python -m scala_lab.training.worker` once per worker and wait; returns 0 or the first failure's exit code.
+class WorkerFailure(RuntimeError):
+    """A worker ended by a fault of the program or of the machine."""
+
+
+def launch_workers(spec: RunSpec, out: Path, options: dict[str, Any]) -> RunResult:
+    """Run `python -m scala_lab.training.worker` once per worker, wait, and return what they left in `out`.
 
     When one worker fails the others are stopped. Workers watch this process and end when it is gone.
+
+    Raises:
+        UserError: What the first worker to fail found wrong with the input.
+        WorkerFailure: Anything else that ended a worker; its traceback has been printed.
     """
-    job = json.dumps({"spec": spec.to_dict(), "out": str(out), "options": options})
     shared = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
@@ -28,31 +41,54 @@ def launch_workers(spec: RunSpec, out: Path, options: dict[str, Any]) -> int:
         "LOCAL_WORLD_SIZE": str(spec.machine.workers),
         "OMP_NUM_THREADS": str(spec.machine.threads),
     }
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "scala_lab.training.worker", job],
-            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(spec.machine.workers)
-    ]
-    try:
-        return _wait(workers)
-    finally:
-        _stop(workers)
+    with tempfile.TemporaryDirectory(prefix="scala-lab-") as complaints:
+        job = json.dumps({"spec": spec.to_dict(), "out": str(out), "options": options, "complaints": complaints})
+        workers = [
+            subprocess.Popen(
+                [sys.executable, "-m", "scala_lab.training.worker", job],
+                env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            )
+            for rank in range(spec.machine.workers)
+        ]
+        try:
+            failed = _wait(workers)
+        finally:
+            _stop(workers)
+        if failed is not None:
+            _raise_failure(failed, workers[failed].returncode, Path(complaints), out)
+    result = read_run(out)
+    if result is None:
+        raise WorkerFailure(f"the workers left no run in {out}")
+    return result
 
 
-def _wait(workers: list[subprocess.Popen[bytes]]) -> int:
-    """0 when all workers ended well, else the exit code of the first one that did not."""
-    running = list(workers)
+def _wait(workers: list[subprocess.Popen[bytes]]) -> int | None:
+    """The first worker that did not end well, or None when all did."""
+    running = dict(enumerate(workers))
     while running:
-        for worker in list(running):
+        for rank, worker in list(running.items()):
             code = worker.poll()
             if code is not None:
-                running.remove(worker)
+                del running[rank]
                 if code != 0:
-                    return code
+                    return rank
         time.sleep(0.05)
-    return 0
+    return None
+
+
+def _raise_failure(rank: int, code: int, complaints: Path, out: Path) -> NoReturn:
+    """Pass on what the worker that failed first said; another's fault often follows from it."""
+    said = sorted(complaints.iterdir(), key=lambda file: file.stat().st_mtime_ns)
+    if said:
+        text = said[0].read_text()
+        if said[0].suffix == USER_ERROR:
+            raise UserError(text)
+        rank = int(said[0].name)
+        print(text, file=sys.stderr, end="")
+        reason = f"failed ({text.strip().splitlines()[-1]})"
+    else:
+        reason = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    raise WorkerFailure(f"worker {rank} {reason}; give --resume to go on with the run in {out}")
 
 
 def _stop(workers: list[subprocess.Popen[bytes]]) -> None:

@@ -16,7 +16,7 @@ from scala_lab.clock import Clock
 from scala_lab.errors import UserError
 from scala_lab.methods.step import MicroBatch, Moment, build_step
 from scala_lab.models.encoder import Encoder
-from scala_lab.models.loading import hidden_size, load_classifier
+from scala_lab.models.loading import hidden_size
 from scala_lab.optim.build import build_optimizer, default_rate
 from scala_lab.optim.schedule import rate_factor, scaled_rate
 from scala_lab.spec import RunSpec
@@ -24,7 +24,7 @@ from scala_lab.tasks.tokens import TokenSplit, collate
 from scala_lab.training.checkpoint import latest_state, load_state, save_state
 from scala_lab.training.evaluation import evaluate_split
 from scala_lab.training.gradient import GradientBuffer
-from scala_lab.training.preparation import Prepared
+from scala_lab.training.preparation import Prepared, load_model
 from scala_lab.training.progress import Reporter
 from scala_lab.training.run_folder import RunWriter
 from scala_lab.training.world import World
@@ -51,9 +51,7 @@ class Training:
 
     def __init__(self, spec: RunSpec, prepared: Prepared, world: World) -> None:
         self.spec, self.data, self.world = spec, prepared, world
-        self.model = load_classifier(
-            spec.encoder.model, prepared.task, seed=spec.seed, dropout=spec.encoder.dropout
-        ).to(world.device)
+        self.model = load_model(spec, prepared).to(world.device)  # type: ignore[arg-type]
         if spec.machine.precision == "float64":
             self.model.double()
         world.share_from_leader([tensor.data for tensor in self.model.parameters()])
@@ -122,7 +120,7 @@ class Training:
         return global_batch
 
     def update(self, step: int) -> tuple[float, float]:
-        """Clip and apply the gradient; returns its norm and the learning rate. A gradient that is not finite is not applied."""
+        """Clip and apply the gradient, if it is finite; returns its norm and the learning rate."""
         norm = self.gradient.clip(self.spec.optim.clip_norm or 0.0)
         rate = self.rate * rate_factor(step, self.steps, self.spec.optim.warmup)
         if math.isfinite(norm):

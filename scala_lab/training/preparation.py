@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scala_lab.models.loading import load_tokenizer, quiet_transformers
+from scala_lab.models.fit import check_rows
+from scala_lab.models.loading import load_classifier, load_tokenizer, quiet_transformers
 from scala_lab.models.locate import locate_model, model_fingerprint
 from scala_lab.spec import DataSpec, RunSpec
 from scala_lab.tasks.registry import Task
@@ -15,7 +16,7 @@ from scala_lab.tasks.sources import load_task
 from scala_lab.tasks.tokens import TokenSplit, data_fingerprint, tokenise
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,11 @@ class Prepared:
     fingerprints: dict[str, str]
     skipped_rows: dict[str, int]
 
+    @property
+    def splits(self) -> dict[str, TokenSplit]:
+        """All rows by split."""
+        return {"train": self.train, **self.evals, **({"heldout": self.heldout} if self.heldout else {})}
+
 
 def prepare(spec: RunSpec) -> Prepared:
     """Load and tokenise a run's data."""
@@ -39,9 +45,9 @@ def prepare(spec: RunSpec) -> Prepared:
 def prepare_data(data: DataSpec, model: str) -> Prepared:
     """Load a task's rows and tokenise them for a model; tokens come from the cache where they are known."""
     quiet_transformers()
+    location = locate_model(model)
     loaded = load_task(data)
     chosen = select_rows(loaded, data)
-    location = locate_model(model)
     tokenizer = load_tokenizer(model)
     train = tokenise(loaded.train, tokenizer, data.max_length)
     evals = {name: tokenise(rows, tokenizer, data.max_length) for name, rows in loaded.evals.items()}
@@ -54,3 +60,10 @@ def prepare_data(data: DataSpec, model: str) -> Prepared:
         fingerprints={"data": data_fingerprint(loaded), "model": model_fingerprint(location)},
         skipped_rows=dict(loaded.skipped),
     )
+
+
+def load_model(spec: RunSpec, prepared: Prepared) -> PreTrainedModel:
+    """The run's encoder with its new head, checked against the run's rows."""
+    model = load_classifier(spec.encoder.model, prepared.task, seed=spec.seed, dropout=spec.encoder.dropout)
+    check_rows(model, prepared.splits.values(), spec.encoder.model)
+    return model

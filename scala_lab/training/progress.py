@@ -84,7 +84,9 @@ class ConsoleReporter:
         status = "  ".join(parts)
         self._progress.update(self._task, completed=line["step"], status=status)
         if "eval" in line:
-            self.console.print(f"epoch {line['epoch']:g}  {status}  {describe_metrics(line['eval'])}", highlight=False)
+            self.console.print(
+                f"epoch {line['epoch']:g}  {status}  {describe_metrics(line['eval'])}", highlight=False, soft_wrap=True
+            )
 
 
 def describe_metrics(metrics: dict[str, dict[str, float]]) -> str:
@@ -95,6 +97,6 @@ def describe_metrics(metrics: dict[str, dict[str, float]]) -> str:
         'dev accuracy 0.9123'
     """
     return "  ".join(
-        f"{split} " + " ".join(f"{name} {value:.4f}" for name, value in values.items())
+        f"{split} " + " ".join(f"{name} {'nan' if value is None else f'{value:.4f}'}" for name, value in values.items())
         for split, values in metrics.items()
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scala_lab.errors import UserError
-from scala_lab.files import write_json
+from scala_lab.files import strict, write_json
 from scala_lab.spec import RunSpec, differences
 from scala_lab.training.events import open_events
 
@@ -53,14 +55,22 @@ class RunResult:
 def read_run(folder: Path) -> RunResult | None:
     """The run in a folder, or None if there is none."""
     file = folder / "run.json"
-    if not file.is_file():
-        return None
     try:
-        record = json.loads(file.read_text())
+        record = json.loads(file.read_bytes())
+        missing = sorted(_ALWAYS_THERE - set(record))
+        if missing:
+            raise UserError(f"it has no {missing[0]!r}")
         RunSpec.from_dict(record["spec"])
-    except (json.JSONDecodeError, KeyError, UserError) as error:
-        raise UserError(f"{file} is not a run record of this version ({error})") from None
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError, AttributeError, UserError) as error:
+        raise UserError(f"{file} is damaged or no run record of this version ({error})") from None
     return RunResult(folder, record)
+
+
+_ALWAYS_THERE = {"id", "name", "status", "spec", "fingerprints", "metrics", "steps", "steps_done", "skipped_rows"}
 
 
 def check_folder(folder: Path, spec: RunSpec, fingerprints: dict[str, str], resume: bool) -> RunResult | None:
@@ -69,8 +79,7 @@ def check_folder(folder: Path, spec: RunSpec, fingerprints: dict[str, str], resu
     Raises:
         UserError: The folder holds another run, something else, or this run unfinished and `resume` is off.
     """
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file: --out takes a folder")
+    _check_writable(folder)
     present = read_run(folder)
     if present is None:
         if folder.is_dir() and any(not entry.name.startswith(".") for entry in folder.iterdir()):
@@ -80,7 +89,7 @@ def check_folder(folder: Path, spec: RunSpec, fingerprints: dict[str, str], resu
         changed = "; ".join(differences(present.spec, spec.resolved())) or "made by another version"
         raise UserError(f"{folder} holds another run ({changed}): choose another --out")
     for what, value in fingerprints.items():
-        if present.record["fingerprints"][what] != value:
+        if present.record["fingerprints"].get(what) != value:
             raise UserError(f"{folder} holds a run of the same spec on another {what}: choose another --out")
     if not present.ended and not resume:
         raise UserError(
@@ -90,15 +99,32 @@ def check_folder(folder: Path, spec: RunSpec, fingerprints: dict[str, str], resu
     return present
 
 
+def _check_writable(folder: Path) -> None:
+    """Refuse a folder that could not be made or written to, before there is anything to write."""
+    place = folder
+    while not os.path.lexists(place) and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise UserError(f"{place} is a file: --out takes a folder" + (f", not {folder}" if place != folder else ""))
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise UserError(f"--out {folder}: {place} cannot be written to")
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold a run's folder; the system lets go of the lock when the process ends, however it ends."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as handle:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = (folder / ".lock").open("a")
+    except OSError as error:
+        raise UserError(f"--out {folder} cannot be written to: {error.strerror}") from None
+    with handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(f"another process is training in {folder}") from None
+        for unfinished in (*folder.glob(".run.json.*"), *folder.glob(".checkpoint.*")):  # a killed run's half writes
+            shutil.rmtree(unfinished) if unfinished.is_dir() else unfinished.unlink()
         yield
 
 
@@ -124,7 +150,7 @@ class RunWriter:
 
     def log(self, line: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
-        self._log.write(json.dumps(line).encode() + b"\n")
+        self._log.write(json.dumps(strict(line), allow_nan=False).encode() + b"\n")
         self._log.flush()
         if self._events is not None:
             self._events.add(line)
@@ -144,7 +170,15 @@ def _length_up_to(log: bytes, steps: int) -> int:
     """Bytes of the complete lines up to a step."""
     length = 0
     for line in log.splitlines(keepends=True):
-        if not line.endswith(b"\n") or json.loads(line)["step"] > steps:
+        if not line.endswith(b"\n") or not _step(line) <= steps:
             break
         length += len(line)
     return length
+
+
+def _step(line: bytes) -> float:
+    """The step of a line, nan if the line is damaged."""
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, TypeError, KeyError):
+        return math.nan

@@ -79,13 +79,21 @@ def join_world(spec: RunSpec) -> World:
 _VARIABLES = (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
 
 
-def _device(spec: RunSpec, local_rank: int) -> torch.device:
+def check_devices(spec: RunSpec) -> None:
+    """Refuse more workers on this host than it has GPUs, where they are to run on GPUs."""
     if spec.machine.device == "cpu":
-        return torch.device("cpu")
+        return
     if not torch.cuda.is_available():
         raise UserError("--device cuda: this machine has no CUDA device that torch can use")
-    if local_rank >= torch.cuda.device_count():
-        raise UserError(f"worker {local_rank} of this host has no GPU: there are {torch.cuda.device_count()}")
+    here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", spec.machine.workers)), torch.cuda.device_count()
+    if here > gpus:
+        raise UserError(f"--device cuda: {here} workers on this host, but {gpus} GPUs; each needs its own")
+
+
+def _device(spec: RunSpec, local_rank: int) -> torch.device:
+    check_devices(spec)
+    if spec.machine.device == "cpu":
+        return torch.device("cpu")
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
 
