@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from scala_lab.errors import UserError
-from scala_lab.spec import DataSpec
+from scala_lab.spec import BatchSpec, DataSpec, RunSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,20 +45,17 @@ class Evaluate:
 
 def run(options: Evaluate) -> int:
     """Evaluate every checkpoint, print a table, write what was asked for."""
-    if not options.checkpoints:
-        raise UserError("evaluate needs at least one checkpoint folder")
-    for file in (options.predictions, options.json_):
-        if file is not None and file.exists():
-            raise UserError(f"{file} exists already: choose another name")
+    _check(options)
     import torch
-    from rich.console import Console
     from rich.table import Table
 
+    from scala_lab.commands.summary import result_console
     from scala_lab.files import write_json, write_text
 
     if options.threads:
         torch.set_num_threads(options.threads)
-    findings, lines = [], []
+    findings: list[dict[str, Any]] = []
+    lines: list[dict[str, Any]] = []
     for checkpoint in options.checkpoints:
         metrics, rows = _evaluate_one(options, checkpoint)
         findings.append({"checkpoint": str(checkpoint), "task": options.data.task, "metrics": metrics})
@@ -66,7 +64,7 @@ def run(options: Evaluate) -> int:
     table = Table("checkpoint", *(f"{split} {name}" for split, name in columns))
     for finding in findings:
         table.add_row(finding["checkpoint"], *(f"{finding['metrics'][split][name]:.4f}" for split, name in columns))
-    Console().print(table)
+    result_console().print(table)
     if options.json_ is not None:
         write_json(options.json_, findings)
     if options.predictions is not None:
@@ -75,26 +73,51 @@ def run(options: Evaluate) -> int:
     return 0
 
 
+def _check(options: Evaluate) -> None:
+    """Refuse what would fail only after minutes of evaluation."""
+    from scala_lab.models.locate import locate_model
+
+    if not options.checkpoints:
+        raise UserError("evaluate needs at least one checkpoint folder")
+    for checkpoint in options.checkpoints:
+        if not checkpoint.is_dir():
+            raise UserError(
+                f"checkpoint {checkpoint} is " + ("a file, not a folder" if checkpoint.exists() else "missing")
+            )
+        locate_model(str(checkpoint))
+    RunSpec(data=options.data, batches=BatchSpec(micro_batch=options.micro_batch)).resolved()
+    if options.threads < 0:
+        raise UserError(f"--threads must be at least 0, not {options.threads}")
+    if options.predictions is not None and options.predictions == options.json_:
+        raise UserError(f"--predictions and --json must be different files, not both {options.json_}")
+    for file in (options.predictions, options.json_):
+        if file is not None and os.path.lexists(file):
+            raise UserError(f"{file} exists already: choose another name")
+        if file is not None and not file.parent.is_dir():
+            raise UserError(f"{file} cannot be written: {file.parent} is no folder")
+
+
 def _evaluate_one(options: Evaluate, checkpoint: Path) -> tuple[dict[str, dict[str, float]], list[dict[str, Any]]]:
     """Metrics by split, and a record per row."""
     import torch
 
     from scala_lab.models.encoder import Encoder
+    from scala_lab.models.fit import check_rows
     from scala_lab.models.loading import load_classifier
     from scala_lab.tasks.metrics import compute_metrics
     from scala_lab.training.evaluation import predict_split
     from scala_lab.training.preparation import prepare_data
     from scala_lab.training.world import World
 
-    if not checkpoint.is_dir():
-        raise UserError(f"checkpoint folder {checkpoint} does not exist")
     prepared = prepare_data(options.data, str(checkpoint))
     device = torch.device(_device(options.device))
-    model = load_classifier(str(checkpoint), prepared.task, new_head=False).to(device)
+    model = load_classifier(str(checkpoint), prepared.task, new_head=False).to(device)  # type: ignore[arg-type]
+    check_rows(model, prepared.splits.values(), str(checkpoint))
     world = World(0, 1, device)
     metrics, rows = {}, []
-    splits = dict(prepared.evals) | ({"heldout": prepared.heldout} if prepared.heldout else {})
-    for name, split in splits.items():
+    for name, split in prepared.splits.items():
+        if name == "train":
+            continue
         logits = predict_split(Encoder(model), split, options.micro_batch, prepared.tokenizer.pad_token_id, world)
         assert logits is not None
         metrics[name] = compute_metrics(prepared.task, logits, split.labels)

@@ -31,9 +31,8 @@ class Reproduce:
 def run(options: Reproduce) -> int:
     """Train what is missing, then draw the table."""
     import pandas
-    from rich.console import Console
 
-    from scala_lab.commands.summary import comparison_rows, comparison_table
+    from scala_lab.commands.summary import comparison_rows, comparison_table, result_console
     from scala_lab.files import write_text
     from scala_lab.training import train
 
@@ -41,7 +40,7 @@ def run(options: Reproduce) -> int:
     for method in METHODS:
         spec = RunSpec.of(method=method, threads=options.threads)
         results.append(train(spec, options.runs / spec.resolved().name, resume=True, progress=True))
-    Console().print(comparison_table(results))
+    result_console().print(comparison_table(results))
     frame = pandas.DataFrame(comparison_rows(results))
     write_text(options.out / "tables" / "comparison.csv", frame.to_csv(index=False))
     print(f"report: {options.out / 'tables' / 'comparison.csv'}")

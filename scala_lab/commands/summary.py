@@ -14,9 +14,15 @@ if TYPE_CHECKING:
     from scala_lab.training.run_folder import RunResult
 
 
+def result_console() -> Console:
+    """Where results go: as wide as the terminal, or, into a file or a pipe, as wide as the longest line."""
+    console = Console()
+    return console if console.is_terminal else Console(width=10_000)
+
+
 def show_result(result: RunResult, already_finished: bool) -> None:
     """Print what a run came to and where it lies."""
-    console, record = Console(), result.record
+    console, record = result_console(), result.record
     spec = result.spec
     if already_finished:
         console.print(f"{result.folder} holds this run already, {result.status}: not trained again", highlight=False)
@@ -58,7 +64,7 @@ def comparison_rows(results: Sequence[RunResult]) -> list[dict[str, Any]]:
                 "B": spec.batches.batch_size,
                 "rate": record["learning_rate"],
                 "steps": record["steps_done"],
-                **{f"{split} {name}": value for split, found in result.metrics.items() for name, value in found.items()},
+                **{f"{split} {name}": value for split, row in result.metrics.items() for name, value in row.items()},
                 "seconds": record["timing"]["train_seconds"],
                 "samples/s": record["timing"]["samples_per_second"],
             }
