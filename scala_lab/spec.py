@@ -12,7 +12,6 @@ Example:
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -233,7 +232,7 @@ class RunSpec:
             eps=_first(self.optim.eps, 1e-8 if optimizer == "adamw" else 1e-6),
             clip_norm=_first(self.optim.clip_norm, 1.0 if optimizer == "adamw" else 0.0),
             groups=self.optim.groups or ("layer" if optimizer == "ngd" else "tensor"),
-            threads=self.machine.threads or max(1, _cores() // max(1, _local_workers(self))),
+            threads=_first(self.machine.threads, max(1, _cores() // max(1, _local_workers(self)))),
             device=_device() if self.machine.device == "auto" else self.machine.device,
         )
         _check(spec)
@@ -305,6 +304,12 @@ def _check(spec: RunSpec) -> None:
         # `not >=` also refuses nan
         if values[name] is not None and not values[name] >= lowest:
             raise UserError(f"{_flag(name)} must be at least {lowest}, not {values[name]}")
+    for name, value in values.items():
+        if value == float("inf") and name not in ("delay", "max_weight_norm"):
+            raise UserError(f"{_flag(name)} must be a finite number")
+    for name in ("seed", "data_seed"):
+        if values[name] >= 2**63:
+            raise UserError(f"{_flag(name)} must be below 2^63, not {values[name]}")
     for name in ("warmup", "dropout", "beta1", "beta2"):
         if values[name] is not None and values[name] >= 1:
             raise UserError(f"{_flag(name)} must be below 1, not {values[name]}")
