@@ -95,7 +95,9 @@ class PeerSide:
             "label": split.labels.tolist(),
         }
         if split.type_ids is not None:
-            columns["token_type_ids"] = [split.type_ids[offsets[i] : offsets[i + 1]].tolist() for i in range(len(split))]
+            columns["token_type_ids"] = [
+                split.type_ids[offsets[i] : offsets[i + 1]].tolist() for i in range(len(split))
+            ]
         self.rows = Dataset.from_dict(columns)
         self.model = load_classifier(spec.encoder.model, prepared.task)
         self.collator = DataCollatorWithPadding(prepared.tokenizer)

@@ -1,7 +1,8 @@
 """scala_lab: ScaLA, large-batch adaptation of pretrained transformers, and a suite to study it.
 
-    from scala_lab import RunSpec, train
-    result = train(RunSpec.of(task="mini-sst2", method="scala"), out="runs/first")
+Example:
+    >>> from scala_lab import RunSpec, train
+    >>> result = train(RunSpec.of(task="mini-sst2", method="scala"), out="runs/first")  # doctest: +SKIP
 """
 
 from __future__ import annotations

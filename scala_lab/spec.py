@@ -196,7 +196,7 @@ class RunSpec:
         try:
             import tomllib
         except ModuleNotFoundError:  # Python 3.10
-            import tomli as tomllib
+            import tomli as tomllib  # type: ignore[no-redef]
         try:
             values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -219,6 +219,8 @@ class RunSpec:
                 value = str(value)
             elif isinstance(value, tuple):
                 value = list(value)
+            elif value == float("inf"):
+                value = "inf"  # JSON has no number for it
             (nested.setdefault(leaf.part, {}) if leaf.part else nested)[leaf.name] = value
         return nested
 
@@ -246,7 +248,8 @@ class RunSpec:
         del data["data_dir"]
         data["task"] = Path(data["task"]).name
         data["eval_file"] = data["eval_file"] and Path(data["eval_file"]).name
-        encoder["model"] = Path(encoder["model"]).name
+        if Path(encoder["model"]).expanduser().is_dir():
+            encoder["model"] = Path(encoder["model"]).name
         text = json.dumps([RESULT_VERSION, values], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -82,7 +82,7 @@ def _as_type(value: Any, hint: Any, where: str) -> Any:
         return Path(value)
     if hint is str and isinstance(value, Path):
         return str(value)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+    if hint is float and (value == "inf" or (isinstance(value, int) and not isinstance(value, bool))):
         return float(value)
     if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
         return value

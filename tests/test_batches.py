@@ -16,8 +16,10 @@ def test_every_epoch_runs_every_row_once():
     batches = plan()
     assert batches.steps_per_epoch == 8
     for epoch in range(2):
-        steps = range(epoch * 8, epoch * 8 + 8)
-        rows = [row for step in steps for rank in range(3) for part in batches.deal(batches.global_batch(step), rank) for row in part]
+        rows = []
+        for step in range(epoch * 8, epoch * 8 + 8):
+            for rank in range(3):
+                rows += [row for part in batches.deal(batches.global_batch(step), rank) for row in part]
         assert sorted(rows) == list(range(1000))
     assert len(batches.global_batch(7)) == 1000 - 7 * 128
 

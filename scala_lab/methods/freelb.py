@@ -5,8 +5,8 @@ Method card
 K passes and K-1 ascents; each pass backpropagates 1/K of its loss into the weights, and the same backward gives
 the gradient of the noise. There is no separate clean loss.
 
-- l2 (default): delta_0 = U(-1,1) * adv_init / sqrt(L_i * D) with L_i real tokens; delta += adv_lr * g / max(||g||, 1e-8)
-  per sample over all its coordinates; rescaled to adv_max_norm when it grows past it.
+- l2 (default): delta_0 = U(-1,1) * adv_init / sqrt(L_i * D) with L_i real tokens; delta += adv_lr * g /
+  max(||g||, 1e-8) per sample over all its coordinates; rescaled to adv_max_norm when it grows past it.
 - linf: delta_0 = U(-1,1) * adv_init; delta += adv_lr * g / max|g|; clamped to adv_max_norm.
 - g is taken of the per-sample loss: without undoing the share 1/(K*B) the floor 1e-8 would make the noise depend on B.
 - masks: shared (default, as the official code for Hugging Face models) or independent.

@@ -120,7 +120,7 @@ class ScalaStep:
         now: Moment,
         t: int,
     ) -> Tensor:
-        """d/d_delta of the SUM over samples, so that a sample's noise does not depend on the batch; no weight gradients."""
+        """d/d_delta of the SUM over samples: a sample's noise must not depend on the batch. No weight gradients."""
         delta_BLD = delta_BLD.detach().requires_grad_()
         with now.clock.phase("inner forward"):
             self._draw_masks(now, INNER + t)

@@ -37,7 +37,7 @@ class MicroBatch:
     regression: bool
 
     @property
-    def mask_BL1(self) -> Tensor:  # noqa: N802
+    def mask_BL1(self) -> Tensor:
         """1 on real tokens, 0 on padding."""
         return self.inputs["attention_mask"].unsqueeze(-1)
 

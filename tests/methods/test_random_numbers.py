@@ -16,7 +16,10 @@ def test_a_number_depends_on_its_coordinates_alone():
 
 def test_every_coordinate_matters():
     first = normal_noise(1, 2, SAMPLES, 30, 16, torch.float64)
-    for other in (normal_noise(2, 2, SAMPLES, 30, 16, torch.float64), normal_noise(1, 3, SAMPLES, 30, 16, torch.float64)):
+    for other in (
+        normal_noise(2, 2, SAMPLES, 30, 16, torch.float64),
+        normal_noise(1, 3, SAMPLES, 30, 16, torch.float64),
+    ):
         assert float((first == other).double().mean()) == 0
     assert len(first.unique()) > 0.999 * first.numel()
 

@@ -1,7 +1,7 @@
 """Gradients and weights of every recipe, computed by one process or by two; also run as a worker of two.
 
-As a script, `python -m tests.training.recipe_runs JOB` under torchrun's variables, with JOB a JSON object of model, rows file and
-out folder.
+As a script, `python -m tests.training.recipe_runs JOB` under torchrun's variables, with JOB a JSON object of model,
+files of rows and out folder.
 """
 
 from __future__ import annotations
