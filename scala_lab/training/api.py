@@ -18,7 +18,7 @@ from scala_lab.training.launch import launch_workers
 from scala_lab.training.loop import Training
 from scala_lab.training.preparation import Prepared, load_model, prepare
 from scala_lab.training.progress import ConsoleReporter, Silent
-from scala_lab.training.run_folder import RunResult, RunWriter, check_folder, locked
+from scala_lab.training.run_folder import RunResult, RunWriter, check_folder, check_inputs, locked
 from scala_lab.training.world import check_devices, join_world, started_by_launcher
 
 
@@ -50,10 +50,12 @@ def train(
     """
     spec = spec.resolved()
     folder = Path(out) if out is not None else Path("runs") / spec.name
+    present = check_folder(folder, spec, resume)
     prepared = prepare(spec)
-    present = check_folder(folder, spec, prepared.fingerprints, resume)
-    if present is not None and present.ended:
-        return present
+    if present is not None:
+        check_inputs(present, prepared.fingerprints)
+        if present.ended:
+            return present
     options = RunOptions(progress, save_every, tensorboard)
     if spec.machine.workers > 1 and not started_by_launcher():
         check_devices(spec)

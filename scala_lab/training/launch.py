@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
+import scala_lab
 from scala_lab.errors import UserError
 from scala_lab.spec import RunSpec
 from scala_lab.training.run_folder import RunResult, read_run
@@ -40,6 +41,7 @@ def launch_workers(spec: RunSpec, out: Path, options: dict[str, Any]) -> RunResu
         "WORLD_SIZE": str(spec.machine.workers),
         "LOCAL_WORLD_SIZE": str(spec.machine.workers),
         "OMP_NUM_THREADS": str(spec.machine.threads),
+        **_way_to_this_package(),
     }
     with tempfile.TemporaryDirectory(prefix="scala-lab-") as complaints:
         job = json.dumps({"spec": spec.to_dict(), "out": str(out), "options": options, "complaints": complaints})
@@ -60,6 +62,14 @@ def launch_workers(spec: RunSpec, out: Path, options: dict[str, Any]) -> RunResu
     if result is None:
         raise WorkerFailure(f"the workers left no run in {out}")
     return result
+
+
+def _way_to_this_package() -> dict[str, str]:
+    """What a worker's Python needs to find the package when it runs from a source tree, whatever the current folder."""
+    root = Path(scala_lab.__file__).parent.parent
+    if root.name.endswith("-packages"):  # installed: found without help
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))}
 
 
 def _wait(workers: list[subprocess.Popen[bytes]]) -> int | None:

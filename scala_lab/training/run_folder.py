@@ -73,7 +73,7 @@ def read_run(folder: Path) -> RunResult | None:
 _ALWAYS_THERE = {"id", "name", "status", "spec", "fingerprints", "metrics", "steps", "steps_done", "skipped_rows"}
 
 
-def check_folder(folder: Path, spec: RunSpec, fingerprints: dict[str, str], resume: bool) -> RunResult | None:
+def check_folder(folder: Path, spec: RunSpec, resume: bool) -> RunResult | None:
     """Make sure that a run may go into a folder; returns the run that is there already, if it is the same.
 
     Raises:
@@ -88,15 +88,19 @@ def check_folder(folder: Path, spec: RunSpec, fingerprints: dict[str, str], resu
     if present.record["id"] != spec.run_id:
         changed = "; ".join(differences(present.spec, spec.resolved())) or "made by another version"
         raise UserError(f"{folder} holds another run ({changed}): choose another --out")
-    for what, value in fingerprints.items():
-        if present.record["fingerprints"].get(what) != value:
-            raise UserError(f"{folder} holds a run of the same spec on another {what}: choose another --out")
     if not present.ended and not resume:
         raise UserError(
             f"{folder} holds this run, {present.status} at step {present.record['steps_done']} of "
             f"{present.record['steps']}: pass --resume to go on, or choose another --out"
         )
     return present
+
+
+def check_inputs(present: RunResult, fingerprints: dict[str, str]) -> None:
+    """Make sure that a run that is there already was on the same data and model, whatever they are called."""
+    for what, value in fingerprints.items():
+        if present.record["fingerprints"].get(what) != value:
+            raise UserError(f"{present.folder} holds a run of the same spec on another {what}: choose another --out")
 
 
 def _check_writable(folder: Path) -> None:
