@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import shutil
+import threading
 import time
 from pathlib import Path
 
@@ -336,13 +337,20 @@ def test_hub_is_found_unreachable_by_itself(here, capfd, monkeypatch):
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("scala_lab.hub.TIMEOUT_SECONDS", 0.5)
-    monkeypatch.setattr("socket.create_connection", lambda *_, **__: time.sleep(20))
+    let_go = threading.Event()
+
+    def hang(*_, **__):
+        let_go.wait(30)
+        raise OSError
+
+    monkeypatch.setattr("socket.create_connection", hang)
     hub_reachable.cache_clear()
     try:
         started = time.monotonic()
         refuse(capfd, train(model="bert-base-uncased"), "hub cannot be reached")
         assert time.monotonic() - started < 10
     finally:
+        let_go.set()
         hub_reachable.cache_clear()
 
 

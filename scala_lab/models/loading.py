@@ -126,6 +126,11 @@ def _check_head(config: Any, task: Task, model: str) -> None:
         kind = "a regression head" if regression else f"a head for {config.num_labels} classes"
         wanted = "a regression head" if task.regression else f"{task.outputs} classes"
         raise UserError(f"{model} has {kind}, but task {task.name} needs {wanted}")
+    names = [str(config.id2label.get(index, "")) for index in range(config.num_labels)]
+    spoken, wished = [name.lower() for name in names], [name.lower() for name in task.labels]
+    if spoken != wished and sorted(spoken) == sorted(wished):
+        order, other = ", ".join(names), ", ".join(task.labels)
+        raise UserError(f"{model} has its classes in the order {order}, but task {task.name} has {other}")
 
 
 def _set_dropout(config: Any, rate: float) -> None:
