@@ -38,7 +38,7 @@ class BatchLoss:
 
     def __init__(self, model: nn.Module, space: ParameterSpace, labels: Sequence[Tensor]) -> None:
         self.model, self.space = model, space
-        self.regression = _is_regression(model, labels)
+        self.regression = is_regression(model, labels)
         self._rows = None
         self.leaves: list[Tensor] = list(space.parameters.values())
         if space.compact:
@@ -66,7 +66,8 @@ class BatchLoss:
         return {"inputs_embeds": functional.embedding(places, self._rows, padding_idx=self._padding), **rest}
 
 
-def _is_regression(model: nn.Module, labels: Sequence[Tensor]) -> bool:
+def is_regression(model: nn.Module, labels: Sequence[Tensor]) -> bool:
+    """Whether the loss is a squared error: by the model's config, else by its outputs and the labels."""
     config: Any = getattr(model, "config", None)
     if getattr(config, "problem_type", None) is not None:
         return config.problem_type == "regression"

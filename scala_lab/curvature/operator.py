@@ -10,8 +10,9 @@ gradient graph and product anew each time, so that memory does not grow with the
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -110,6 +111,23 @@ class HessianOperator:
         if self.on_product is not None:
             self.on_product()
         return self._reduced(result)
+
+    def block(self, names: Sequence[str]) -> HessianOperator:
+        """The diagonal block of H over some of its parameters, as an operator with a count of its own.
+
+        It shares the retained graphs, and a product walks only the part of them that lies between these parameters.
+        """
+        places = [place for place, name in enumerate(self.space.parameters) if name in set(names)]
+        part = copy.copy(self)
+        part.products = 0
+        part.space = self.space.part(names)
+        part._loss = copy.copy(self._loss)
+        part._loss.leaves = [self._loss.leaves[place] for place in places]
+        part._shards = [
+            shard if shard.gradients is None else replace(shard, gradients=[shard.gradients[place] for place in places])
+            for shard in self._shards
+        ]
+        return part
 
     def gradient(self) -> Tensor:
         """Gradient of the mean loss as a touched vector."""

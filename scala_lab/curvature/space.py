@@ -6,6 +6,7 @@ The Hessian is exactly zero on rows of the word-embedding table that no sample u
 
 from __future__ import annotations
 
+import copy
 import fnmatch
 from collections.abc import Sequence
 
@@ -41,8 +42,21 @@ class ParameterSpace:
         if not self.parameters:
             some = ", ".join(list(trainable)[:3])
             raise UserError(f"no trainable parameter matches {', '.join(patterns or ())}: the model has {some}, ...")
-        self.table_name = table_name if table_name in self.parameters else None
+        self.table_name = table_name
         self.used_ids = used_ids
+        self._measure()
+
+    def part(self, names: Sequence[str]) -> ParameterSpace:
+        """The space over some of these parameters, in their order here."""
+        found = copy.copy(self)
+        found.parameters = {name: value for name, value in self.parameters.items() if name in set(names)}
+        found._measure()
+        return found
+
+    def _measure(self) -> None:
+        """Shapes and sizes of the chosen parameters."""
+        used_ids = self.used_ids
+        self.table_name = self.table_name if self.table_name in self.parameters else None
         self.size = sum(value.numel() for value in self.parameters.values())
         self.shapes = {name: tuple(value.shape) for name, value in self.parameters.items()}
         if self.table_name is not None and used_ids is not None:
