@@ -10,7 +10,15 @@ ARCHITECTURES = ("bert", "roberta", "distilbert", "electra", "albert")
 WORDS = [f"w{number}" for number in range(40)]
 
 
-def save_tiny_model(folder: Path, architecture: str = "bert", labels: int = 2, dropout: float = 0.0) -> Path:
+def save_tiny_model(
+    folder: Path,
+    architecture: str = "bert",
+    labels: int = 2,
+    dropout: float = 0.0,
+    hidden: int = 16,
+    layers: int = 2,
+    positions: int = 80,
+) -> Path:
     """A random classifier of that architecture, with a word-level tokenizer, as `from_pretrained` loads it."""
     import torch
     import transformers
@@ -40,28 +48,28 @@ def save_tiny_model(folder: Path, architecture: str = "bert", labels: int = 2, d
     )
     shape = {"vocab_size": len(vocabulary), "num_labels": labels, "pad_token_id": 0}
     sizes = {
-        "hidden_size": 16,
-        "num_hidden_layers": 2,
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
         "num_attention_heads": 2,
-        "intermediate_size": 32,
-        "max_position_embeddings": 80,
+        "intermediate_size": 2 * hidden,
+        "max_position_embeddings": positions,
         "hidden_dropout_prob": dropout,
         "attention_probs_dropout_prob": dropout,
     }
     configs = {
         "bert": lambda: transformers.BertConfig(**shape, **sizes),
         "roberta": lambda: transformers.RobertaConfig(**shape, **sizes, type_vocab_size=1),
-        "electra": lambda: transformers.ElectraConfig(**shape, **sizes, embedding_size=12),
+        "electra": lambda: transformers.ElectraConfig(**shape, **sizes, embedding_size=hidden - 2),
         "albert": lambda: transformers.AlbertConfig(
-            **shape, **sizes, embedding_size=12, classifier_dropout_prob=dropout
+            **shape, **sizes, embedding_size=hidden - 2, classifier_dropout_prob=dropout
         ),
         "distilbert": lambda: transformers.DistilBertConfig(
             **shape,
-            dim=16,
-            n_layers=2,
+            dim=hidden,
+            n_layers=layers,
             n_heads=2,
-            hidden_dim=32,
-            max_position_embeddings=80,
+            hidden_dim=2 * hidden,
+            max_position_embeddings=positions,
             dropout=dropout,
             attention_dropout=dropout,
             seq_classif_dropout=dropout,

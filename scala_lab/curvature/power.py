@@ -1,7 +1,10 @@
 """Power iteration with deflation, the paper's method.
 
-It finds the eigenvalue of largest magnitude. When that one is negative and the largest is asked for, the
-iteration goes on with H + s I, s the magnitude found, and the result says so.
+It finds the eigenvalue of largest magnitude first. When that one has the wrong sign (negative while the largest
+is asked for), the iteration starts again with H + s I, s a little more than the magnitude found, and the result says
+so. Further pairs are sought orthogonal to those found; since an error in an early vector would stay in all later
+ones, values and residuals are those of the best combinations of all vectors (Rayleigh-Ritz), which costs no
+further product.
 """
 
 from __future__ import annotations
@@ -15,62 +18,63 @@ from scala_lab.curvature.eigen import EigenResult, Operator, Which, random_start
 
 def power_iteration(op: Operator, k: int, tol: float, which: Which, max_products: int, seed: int) -> EigenResult:
     """Extreme eigenpairs, one after another; see `top_eigenpairs`."""
-    sign = 1.0 if which == "largest" else -1.0
-    search = _Search(op, sign, tol, max_products)
+    search = _Search(op, 1.0 if which == "largest" else -1.0, tol, max_products)
     for number in range(k):
         search.find(random_start(op, seed + number))
         if search.spent >= max_products:
             break
-    order = np.argsort(-sign * np.array(search.values))
-    residuals = np.array(search.residuals)[order]
-    converged = len(order) == k and bool((residuals <= tol).all())
-    return EigenResult(
-        np.array(search.values)[order],
-        torch.stack(search.vectors)[torch.as_tensor(order.copy())],
-        residuals,
-        search.spent,
-        converged,
-        tol,
-        op.space,
-        search.note,
-    )
+    values, vectors, residuals = search.pairs()
+    converged = len(values) == k and bool((residuals <= tol).all())
+    return EigenResult(values, vectors, residuals, search.spent, converged, tol, op.space, search.note)
 
 
 class _Search:
-    """Pairs found so far, and the iteration for the next one orthogonal to them."""
+    """Vectors found so far with their products, and the iteration for the next one."""
 
     def __init__(self, op: Operator, sign: float, tol: float, most: int) -> None:
         self.op, self.sign, self.tol, self.most = op, sign, tol, most
-        self.values: list[float] = []
         self.vectors: list[Tensor] = []
-        self.residuals: list[float] = []
+        self.products: list[Tensor] = []
         self.spent = 0
         self.shift = 0.0
         self.note = ""
 
-    def find(self, vector: Tensor) -> None:
-        """Iterate v <- (sign * H + shift) v until the residual is within the tolerance."""
-        vector = self._apart(vector)
+    def find(self, start: Tensor) -> None:
+        """Iterate v <- (sign * H + shift) v until every pair is within the tolerance."""
+        vector = self._apart(start, self.vectors)
         while True:
             product = self.op.multiply(vector)
             self.spent += 1
+            found = self.vectors, self.products
+            self.vectors, self.products = [*self.vectors, vector], [*self.products, product]
+            settled = bool((self.pairs()[2] <= self.tol).all())
             value = float(vector @ product)
-            residual = float((product - value * vector).norm()) / max(abs(value), torch.finfo(torch.float32).tiny)
-            settled = residual <= self.tol
-            if settled and self.sign * value + self.shift < self.shift and self.shift < abs(value):
-                self.shift = 1.01 * abs(value)
-                self.note = (
-                    f"the eigenvalue of largest magnitude is {value:.6g}: went on with a shift of {self.shift:.6g}"
-                )
-                settled = False
-            if settled or self.spent >= self.most:
-                self.values.append(value)
-                self.vectors.append(vector)
-                self.residuals.append(residual)
+            if self.spent >= self.most:
                 return
-            vector = self._apart(self.sign * product + self.shift * vector)
+            if settled and not (self.sign * value < 0 and self.shift < abs(value)):
+                return
+            self.vectors, self.products = found
+            if settled:
+                self.shift = 1.01 * abs(value)
+                self.note = f"the eigenvalue of largest magnitude is {value:.6g}: shifted by {self.shift:.6g}"
+                vector = self._apart(start, self.vectors)
+            else:
+                vector = self._apart(self.sign * product + self.shift * vector, self.vectors)
 
-    def _apart(self, vector: Tensor) -> Tensor:
-        for found in self.vectors:
-            vector = vector - (found @ vector) * found
+    def pairs(self) -> tuple[np.ndarray, Tensor, np.ndarray]:
+        """Values in the order asked for, unit vectors as rows, and residuals."""
+        vectors, products = torch.stack(self.vectors), torch.stack(self.products)
+        small = (vectors @ products.T).double().cpu().numpy()
+        values, rotation = np.linalg.eigh((small + small.T) / 2)
+        order = np.argsort(-self.sign * values)
+        values = values[order]
+        weights = torch.as_tensor(rotation[:, order].T.copy()).to(vectors)
+        vectors, products = weights @ vectors, weights @ products
+        errors = (products - torch.as_tensor(values).to(vectors)[:, None] * vectors).norm(dim=1)
+        return values, vectors, errors.double().cpu().numpy() / np.maximum(np.abs(values), np.finfo(float).tiny)
+
+    @staticmethod
+    def _apart(vector: Tensor, others: list[Tensor]) -> Tensor:
+        for other in others:
+            vector = vector - (other @ vector) * other
         return vector / vector.norm()

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from scala_lab.curvature import HessianOperator
+from scala_lab.errors import UserError
+from tests.curvature.dense import dense_hessian, tiny_batches, tiny_classifier
+from tests.tiny import ARCHITECTURES
+
+
+def random_vectors(size, count=3, dtype=torch.float64):
+    return torch.randn(count, size, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(dtype)
+
+
+def relative(left, right):
+    return float((left - right).norm() / right.norm())
+
+
+@pytest.mark.parametrize("labels", [3, 1])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_products_are_those_of_the_dense_matrix(tmp_path, architecture, labels):
+    model = tiny_classifier(tmp_path, architecture, labels)
+    batches = tiny_batches(labels=labels)
+    matrix = dense_hessian(tmp_path, batches)
+    op = HessianOperator(model, batches)
+    assert op.shape == tuple(matrix.shape)
+    assert op.space.touched_size < op.space.size
+    for vector in random_vectors(len(matrix)):
+        assert relative(op @ vector, matrix @ vector) < 1e-8
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_cutting_into_batches_and_streaming_change_nothing(tmp_path, dtype):
+    model = tiny_classifier(tmp_path).to(dtype)
+    sizes = (5, 3, 1, 4, 2, 1, 6)
+    whole = [{name: torch.cat([part[name] for part in tiny_batches(sizes)]) for name in tiny_batches(sizes)[0]}]
+    reference = HessianOperator(model, whole)
+    graphs_of_two = HessianOperator(model, tiny_batches(sizes), budget=120_000)
+    kept = [shard.gradients is not None for shard in graphs_of_two._shards]
+    assert any(kept)
+    assert not all(kept)
+    others = (HessianOperator(model, tiny_batches(sizes)), HessianOperator(model, tiny_batches(sizes), budget=0))
+    for vector in random_vectors(reference.space.size, dtype=dtype):
+        for op in (*others, graphs_of_two):
+            assert relative(op @ vector, reference @ vector) < (1e-6 if dtype == torch.float64 else 1e-4)
+
+
+def test_two_workers_agree_with_one(tmp_path):
+    from tests.training.test_exact_mean import run_two_workers
+
+    model = tiny_classifier(tmp_path / "model")
+    batches = tiny_batches((4, 3, 1))
+    op = HessianOperator(model, batches)
+    vector = random_vectors(op.space.size)[0]
+    save_file({"vector": vector}, tmp_path / "vector.safetensors")
+    run_two_workers("tests.curvature.worker", {"folder": str(tmp_path)})
+    found = load_file(tmp_path / "product.safetensors")
+    assert relative(found["product"], op @ vector) < 1e-12
+    assert relative(found["gradient"], op.space.full(op.gradient())) < 1e-12
+    assert json.loads((tmp_path / "facts.json").read_text()) == {"samples": 8, "loss": pytest.approx(op.loss())}
+
+
+def test_block_of_parameters_is_the_block_of_the_matrix(tmp_path):
+    model, batches = tiny_classifier(tmp_path), tiny_batches()
+    matrix = dense_hessian(tmp_path, batches)
+    places, start = {}, 0
+    for name, parameter in model.named_parameters():
+        places[name] = torch.arange(start, start + parameter.numel())
+        start += parameter.numel()
+    for patterns in (["*.layer.0.*"], ["*embeddings*"], ["classifier.*", "*pooler*"]):
+        op = HessianOperator(model, batches, parameters=patterns)
+        chosen = torch.cat([places[name] for name in op.space.parameters])
+        vector = random_vectors(len(chosen))[0]
+        assert relative(op @ vector, matrix[chosen][:, chosen] @ vector) < 1e-8
+
+
+def test_frozen_and_unused_parameters(tmp_path):
+    model, batches = tiny_classifier(tmp_path), tiny_batches()
+    for parameter in model.bert.embeddings.parameters():
+        parameter.requires_grad_(False)
+    model.spare = torch.nn.Linear(2, 2).double()
+    op = HessianOperator(model, batches)
+    assert op.space.size == sum(p.numel() for p in model.parameters() if p.requires_grad)
+    product = op @ random_vectors(op.space.size)[0]
+    assert product[-6:].abs().max() == 0
+    assert product[:-6].norm() > 0
+
+
+def test_the_model_is_left_as_it_was_and_dropout_is_off(tmp_path):
+    model, batches = tiny_classifier(tmp_path), tiny_batches()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.5
+    model.train()
+    op = HessianOperator(model, batches)
+    vector = random_vectors(op.space.size)[0]
+    assert torch.equal(op @ vector, op @ vector)
+    assert model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_model_that_is_not_deterministic_is_refused(tmp_path):
+    model = tiny_classifier(tmp_path)
+    model.classifier.register_forward_hook(lambda module, inputs, output: output * torch.rand(1))
+    with pytest.raises(UserError, match="two losses"):
+        HessianOperator(model, tiny_batches())
+
+
+def test_faults_are_named(tmp_path):
+    model = tiny_classifier(tmp_path)
+    with pytest.raises(UserError, match="at least one sample"):
+        HessianOperator(model, [])
+    with pytest.raises(UserError, match="needs labels"):
+        HessianOperator(model, [{"input_ids": torch.ones(1, 3, dtype=torch.long)}])
+    with pytest.raises(UserError, match="no trainable parameter matches"):
+        HessianOperator(model, tiny_batches(), parameters=["nothing*"])
+    with pytest.raises(ValueError, match="vectors of length"):
+        HessianOperator(model, tiny_batches()) @ torch.zeros(3)
+
+
+def test_a_plain_module_without_word_table_works():
+    """Any module that returns logits: here logistic regression, whose Hessian is known in closed form."""
+
+    class Logistic(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(3, 2, bias=False).double()
+
+        def forward(self, features):
+            return type("Output", (), {"logits": self.linear(features)})()
+
+    model = Logistic()
+    features = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    op = HessianOperator(model, [{"features": features, "labels": torch.tensor([0, 1, 0, 1, 1, 0])}])
+    p = model.linear(features).softmax(-1)
+    expected = sum(
+        torch.kron(torch.diag(q) - torch.outer(q, q), torch.outer(x, x)) for q, x in zip(p, features, strict=True)
+    )
+    matrix = torch.stack([op @ row for row in torch.eye(6, dtype=torch.float64)])
+    assert torch.allclose(matrix, expected.detach() / 6, atol=1e-12)
+
+
+def test_retained_graphs_do_not_grow_with_the_number_of_samples(tmp_path):
+    model = tiny_classifier(tmp_path)
+    few = HessianOperator(model, tiny_batches((4,) * 4), budget=150_000)
+    many = HessianOperator(model, tiny_batches((4,) * 32), budget=150_000)
+    kept = [sum(shard.gradients is not None for shard in op._shards) for op in (few, many)]
+    assert 0 < kept[0] == kept[1] < 4
