@@ -27,6 +27,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "train": Command("scala_lab.commands.train", "Train", "adapt a pretrained encoder to a task"),
     "evaluate": Command("scala_lab.commands.evaluate", "Evaluate", "metrics and predictions of any checkpoint"),
+    "sharpness": Command("scala_lab.commands.sharpness", "Sharpness", "top Hessian eigenvalues of any checkpoint"),
     "reproduce": Command("scala_lab.commands.reproduce", "Reproduce", "train the methods and compare them"),
     "pretrain": Command("scala_lab.commands.pretrain", "Pretrain", "make the embedded encoder again"),
     "doctor": Command("scala_lab.commands.doctor", "Doctor", "what this machine has, and what is missing"),

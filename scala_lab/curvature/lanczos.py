@@ -54,9 +54,13 @@ class KrylovBasis:
         return self.size >= self.vectors.shape[1] or self.betas[-1] <= 10 * epsilon * max(scale, 1e-30)
 
     def ritz_pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Eigenvalues of T ascending, its eigenvectors as columns, and |beta_m s_m| of each."""
+        """Eigenvalues of T ascending, its eigenvectors as columns, and the error ||H x - theta x|| of each.
+
+        The error is |beta_m s_m|, but never less than the rounding of the vectors, eps * ||T||.
+        """
         values, vectors = eigh_tridiagonal(np.array(self.alphas), np.array(self.betas[:-1]))
-        return values, vectors, abs(self.betas[-1] * vectors[-1])
+        rounding = torch.finfo(self.vectors.dtype).eps * np.abs(values).max()
+        return values, vectors, np.maximum(abs(self.betas[-1] * vectors[-1]), rounding)
 
     def combine(self, coefficients: np.ndarray) -> Tensor:
         """Unit vectors V s, one per row, for coefficients s as columns."""
