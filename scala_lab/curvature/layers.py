@@ -8,6 +8,7 @@ eigenvalue of H_ii, which is taken as alpha_i there (a local value: the theorem'
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import nn
@@ -15,6 +16,9 @@ from torch import nn
 from scala_lab.curvature.eigen import EigenResult, Solver, top_eigenpairs
 from scala_lab.curvature.operator import HessianOperator
 from scala_lab.optim.groups import layer_names
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,21 @@ class LayerResult:
         """Largest |alpha_i| over the smallest; infinite if a layer has no curvature at all."""
         sizes = np.abs(self.eigenvalues)
         return float(sizes.max() / sizes.min()) if sizes.min() > 0 else float("inf")
+
+    def frame(self) -> pd.DataFrame:
+        """One row per layer: layer, eigenvalue, residual, hvps, converged, parameters."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "layer": self.names,
+                "eigenvalue": self.eigenvalues,
+                "residual": self.residuals,
+                "hvps": self.hvps,
+                "converged": self.converged,
+                "parameters": self.sizes,
+            }
+        )
 
 
 def layer_eigenvalues(

@@ -36,6 +36,7 @@ def pyhessian_top(
     max_iterations: int = 100,
     seed: int = 0,
     *,
+    change: float | None = None,
     op: HessianOperator | None = None,
     on_product: Callable[[], None] | None = None,
 ) -> EigenResult:
@@ -47,9 +48,11 @@ def pyhessian_top(
         model: A transformers model for sequence classification, over all of whose trainable parameters H is taken.
         batches: Dicts as the model takes them, `labels` included. One batch lets PyHessian reuse its graph.
         k: How many.
-        tol: PyHessian's tolerance (relative change of the eigenvalue), and that of our residual.
+        tol: Largest residual of a converged pair.
         max_iterations: For each eigenvalue.
         seed: Of PyHessian's random starts; the global random state is put back afterwards.
+        change: Relative change of the eigenvalue between iterations at which PyHessian stops; default `tol`. The error
+            of an eigenvalue is of second order, so a residual of tol takes a change of about tol squared.
         op: The operator on the same model and batches that the residuals are computed with; default a new one.
         on_product: Called after every product; an exception raised there stops the search.
 
@@ -62,15 +65,13 @@ def pyhessian_top(
         raise UserError("the pyhessian solver takes H over all trainable parameters: leave out the patterns")
     with _left_as_it_was(model), torch.random.fork_rng():
         torch.manual_seed(seed)
-        values, vectors, hvps, unused = _run(_Numbered(model, batches), k, tol, max_iterations, on_product)
+        values, vectors, hvps, unused = _run(_Numbered(model, batches), k, change or tol, max_iterations, on_product)
     touched = torch.stack([op.space.touched(vector) for vector in vectors])
     residuals = np.array([_residual(op, value, vector) for value, vector in zip(values, touched, strict=True)])
     note = "PyHessian's eigenvalues; residuals by our operator"
     if unused:
         note += f"; {unused} parameters that do not enter the loss were hidden from PyHessian"
-    return EigenResult(
-        np.array(values), touched, residuals, hvps, bool((residuals <= tol).all()), tol, op.space, note
-    )
+    return EigenResult(np.array(values), touched, residuals, hvps, bool((residuals <= tol).all()), tol, op.space, note)
 
 
 class _Numbered(nn.Module):
@@ -88,8 +89,7 @@ class _Numbered(nn.Module):
     def numbers(self) -> list[tuple[Tensor, Tensor]]:
         """What PyHessian takes for (inputs, targets)."""
         return [
-            (torch.full((len(batch["labels"]),), number), batch["labels"])
-            for number, batch in enumerate(self.batches)
+            (torch.full((len(batch["labels"]),), number), batch["labels"]) for number, batch in enumerate(self.batches)
         ]
 
     def forward(self, numbers: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ class _Numbered(nn.Module):
 
 
 def _run(
-    numbered: _Numbered, k: int, tol: float, max_iterations: int, on_product: Callable[[], None] | None
+    numbered: _Numbered, k: int, change: float, max_iterations: int, on_product: Callable[[], None] | None
 ) -> tuple[list[float], list[Tensor], int, int]:
     """Eigenvalues, full unit vectors, products, and how many parameters had to be hidden."""
     from pyhessian import hessian, hessian_vector_product
@@ -131,7 +131,7 @@ def _run(
         unused = _hide_unused(numbered, everything)
         solver = Counting(numbered, numbered.mean_loss, cuda=numbered.device.type == "cuda", **source)
         solver.full_dataset = True
-        values, vectors = solver.eigenvalues(maxIter=max_iterations, tol=tol, top_n=k)
+        values, vectors = solver.eigenvalues(maxIter=max_iterations, tol=change, top_n=k)
     places = {id(parameter): part for part, parameter in enumerate(solver.params)}
     flat = [
         torch.cat(

@@ -1,0 +1,207 @@
+"""Figures of loss landscapes over planes: contours and surfaces, several models on one scale."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from scala_lab.errors import UserError
+from scala_lab.report.line_figures import DISTANCE, require_columns
+from scala_lab.report.style import BAD, COLOURMAP, new_figure, styled
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
+
+Value = Literal["loss", "accuracy"]
+Grid = tuple[np.ndarray, np.ndarray, np.ma.MaskedArray]
+BANDS = 14
+"""Filled bands of a contour plot; every other edge is drawn and labelled."""
+
+
+def contour(
+    frame: pd.DataFrame,
+    title: str = "Loss around the checkpoint",
+    x_label: str = DISTANCE,
+    y_label: str = DISTANCE,
+    unit: str = "nats",
+    *,
+    value: Value = "loss",
+) -> Figure:
+    """Filled contours with labelled lines; see `side_by_side`."""
+    return side_by_side({"": frame}, title, x_label, y_label, unit, value=value)
+
+
+def surface_3d(
+    frame: pd.DataFrame,
+    title: str = "Loss around the checkpoint",
+    x_label: str = DISTANCE,
+    y_label: str = DISTANCE,
+    unit: str = "nats",
+    *,
+    value: Value = "loss",
+) -> Figure:
+    """A surface over the plane; see `side_by_side`."""
+    return side_by_side({"": frame}, title, x_label, y_label, unit, kind="surface", value=value)
+
+
+def side_by_side(
+    frames: Mapping[str, pd.DataFrame],
+    title: str = "Loss around the checkpoints, on one scale",
+    x_label: str = DISTANCE,
+    y_label: str = DISTANCE,
+    unit: str = "nats",
+    *,
+    kind: Literal["contour", "surface"] = "contour",
+    value: Value = "loss",
+) -> Figure:
+    """Several models' planes on one scale of colour and height, so that they can be compared by eye.
+
+    A loss that spans more than a factor of 30 is drawn on a log scale; points without a finite value are left blank.
+
+    Args:
+        frames: What `slice_2d` returned, by the model's name.
+        title: Over the figure.
+        x_label: The first direction's label.
+        y_label: The second direction's label.
+        unit: Of the loss.
+        kind: contour or surface.
+        value: loss or accuracy.
+    """
+    require_columns(frames, "x", "y", value)
+    grids = [_grid(frame, value) for frame in frames.values()]
+    scale, logarithmic = _shared_scale(grids, value)
+    name = (
+        ("height and colour: " if kind == "surface" else "")
+        + (f"mean loss ({unit})" if value == "loss" else "accuracy (%)")
+        + (", log scale" if logarithmic else "")
+    )
+    deep = kind == "surface"
+    with styled():
+        from matplotlib.cm import ScalarMappable
+        from matplotlib.ticker import FuncFormatter, NullFormatter
+
+        columns = min(len(grids), 3)
+        rows = -(-len(grids) // columns)
+        figure = new_figure(1.4 + 3.7 * columns, 0.8 + 3.3 * rows)
+        panels: Any = figure.subplots(
+            rows,
+            columns,
+            squeeze=False,
+            sharex=not deep,
+            sharey=not deep,
+            subplot_kw={"projection": "3d"} if deep else {},
+        )
+        for axes, label, grid in zip(panels.flat, frames, grids, strict=False):
+            (_draw_surface if deep else _draw_contour)(axes, *grid, scale, logarithmic)
+            axes.set_title(label)
+            if deep:
+                axes.set(xlabel="x", ylabel="y")
+        for axes in panels.flat[len(grids) :]:
+            axes.set_visible(False)
+        figure.suptitle(title, fontsize=11)
+        if deep:
+            figure.supxlabel(f"x: {x_label}\ny: {y_label}", fontsize=9)
+        else:
+            figure.supxlabel(_fitted(x_label, 44 * columns), fontsize=10)
+            figure.supylabel(_fitted(y_label, 40 * rows), fontsize=10)
+        mappable = ScalarMappable(norm=scale, cmap=COLOURMAP)
+        bar = figure.colorbar(mappable, ax=list(panels.flat), label=name, shrink=0.8, pad=0.06 if deep else 0.02)
+        if logarithmic:
+            bar.set_ticks(_round_levels(scale))
+            bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda level, _: f"{level:g}"))
+            bar.ax.yaxis.set_minor_formatter(NullFormatter())
+    return figure
+
+
+def _grid(frame: pd.DataFrame, value: Value) -> Grid:
+    """Positions as meshes, and the values among them; what is not finite is masked."""
+    table = frame.pivot(index="y", columns="x", values=value)
+    x, y = np.meshgrid(table.columns.to_numpy(float), table.index.to_numpy(float))
+    return x, y, np.ma.masked_invalid(table.to_numpy(float) * (100 if value == "accuracy" else 1))
+
+
+def _shared_scale(grids: list[Grid], value: Value) -> tuple[Normalize, bool]:
+    from matplotlib.colors import LogNorm, Normalize
+
+    finite = np.concatenate([z.compressed() for _, _, z in grids])
+    if not len(finite):
+        raise UserError(f"no point of the plane has a finite {value}: look closer to the checkpoint")
+    low, high = float(finite.min()), float(finite.max())
+    if high <= low:
+        low, high = low - 0.5, high + 0.5
+    logarithmic = value == "loss" and low > 0 and high > 30 * low
+    return (LogNorm if logarithmic else Normalize)(low, high), logarithmic
+
+
+def _fitted(label: str, longest: int) -> str:
+    """A label with its unit on a second line where one is too short."""
+    return label if len(label) <= longest else label.replace(" (", "\n(", 1)
+
+
+def _round_levels(scale: Normalize) -> list[float]:
+    """Round numbers within a log scale: 1, 2, 5 of each decade, or the decades alone where there are many."""
+    assert scale.vmin is not None
+    assert scale.vmax is not None
+    first, last = int(np.floor(np.log10(scale.vmin))), int(np.ceil(np.log10(scale.vmax)))
+    digits = (1, 2, 5) if last - first <= 3 else (1,)
+    levels = [digit * 10.0**power for power in range(first, last + 1) for digit in digits]
+    return [level for level in levels if scale.vmin <= level <= scale.vmax]
+
+
+def _draw_contour(
+    axes: Axes, x: np.ndarray, y: np.ndarray, z: np.ma.MaskedArray, scale: Normalize, logarithmic: bool
+) -> None:
+    from matplotlib.patheffects import withStroke
+
+    edges = np.asarray(scale.inverse(np.linspace(0, 1, BANDS + 1)), dtype=float)
+    axes.set_facecolor(BAD)
+    axes.contourf(x, y, z, levels=edges, norm=scale, cmap=COLOURMAP)
+    drawn = edges[1:-1:2]
+    colours = ["black" if float(scale(edge)) > 0.5 else "white" for edge in drawn]
+    lines = axes.contour(x, y, z, levels=drawn, colors=colours, linewidths=0.8)
+    kept: list[np.ndarray] = []
+    for text in axes.clabel(lines, fmt=lambda level: f"{level:.2g}", fontsize=7, inline=False):
+        place = axes.transAxes.inverted().transform(axes.transData.transform(text.get_position()))
+        crowded = any(np.abs(place - other).max() < 0.09 for other in kept)
+        if crowded or place.min() < 0.06 or place.max() > 0.94:
+            text.set_visible(False)
+            continue
+        kept.append(place)
+        text.set_color("black")
+        text.set_path_effects([withStroke(linewidth=2, foreground="white")])
+    axes.plot(0, 0, marker="o", markersize=6, markerfacecolor="white", markeredgecolor="black")
+
+
+def _draw_surface(
+    axes: Any, x: np.ndarray, y: np.ndarray, z: np.ma.MaskedArray, scale: Normalize, logarithmic: bool
+) -> None:
+    """On a log scale the height is log10 of the value, since 3-D axes know no log scale; ticks show the value."""
+    from matplotlib import colormaps
+    from matplotlib.ticker import MaxNLocator
+
+    height = np.ma.log10(z) if logarithmic else z
+    axes.plot_surface(
+        x,
+        y,
+        height.filled(np.nan),
+        facecolors=colormaps[COLOURMAP](scale(z.filled(np.nan))),
+        shade=False,
+        rstride=1,
+        cstride=1,
+        edgecolor="#00000070",
+        linewidth=0.3,
+    )
+    axes.set_zlim(*(np.log10(bound) if logarithmic else bound for bound in (scale.vmin, scale.vmax)))
+    for axis in (axes.xaxis, axes.yaxis, axes.zaxis):
+        axis.set_major_locator(MaxNLocator(4))
+    if logarithmic:
+        levels = _round_levels(scale)
+        axes.set_zticks(np.log10(levels), [f"{level:g}" for level in levels])
+    axes.tick_params(labelsize=7, pad=1)
+    axes.view_init(elev=35, azim=-58)
+    axes.set_box_aspect((4, 4, 3), zoom=0.95)

@@ -1,0 +1,62 @@
+"""The look that all figures share: readable in print, in grey and by the colour-blind.
+
+What differs between models is never colour alone: lines differ in dash and marker, bars in hatch, and colours in
+lightness. Surfaces use cividis, whose lightness grows with the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0b2f66", "#d1660a", "#5c8a3a", "#a83279", "#7a7f85", "#3aa0c9")
+"""Of lines; those of like lightness differ in dash and marker."""
+DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 3)))
+MARKERS = ("o", "s", "^", "D", "v", "P")
+FILLS = ("#35507c", "#e0ad7d", "#f2f2f2", "#8d9a86", "#c6d5e8", "#6b6b6b")
+HATCHES = ("", "///", "...", "\\\\\\", "xx", "++")
+COLOURMAP = "cividis"
+BAD = "#d9d9d9"
+"""Where a surface has no finite value."""
+
+SETTINGS = {
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.labelsize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": False,
+    "grid.color": "#cccccc",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+    "hatch.linewidth": 0.7,
+    "lines.linewidth": 1.6,
+    "svg.fonttype": "none",
+    "figure.facecolor": "white",
+}
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """The shared settings while a figure is drawn; the user's own are put back."""
+    import matplotlib
+
+    with matplotlib.rc_context(SETTINGS):
+        yield
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure in inches, that needs no window and is not kept by pyplot."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained", dpi=150)
+    FigureCanvasAgg(figure)
+    return figure
