@@ -314,7 +314,8 @@ def test_pickle_that_could_run_code_is_what_the_test_says(here):
 )
 def test_model_that_is_not_there(here, capfd, monkeypatch, model, words):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    refuse(capfd, train(model=model), *words)
+    for out in ("out", None):
+        refuse(capfd, train(model=model, out=out), *words)
     assert not (here / "cache").exists()
 
 
@@ -396,6 +397,15 @@ def test_folder_of_a_run_on_other_rows_or_weights(here, runs, capfd):
     shutil.copy(runs / "rows.csv", "rows.csv")
     save_weights(lambda weights: weights[LAYER].mul_(2))
     refuse(capfd, train(out="done"), "same spec on another model")
+
+
+def test_model_of_an_unfinished_run_that_is_gone(here, runs, capfd):
+    bring(runs, "broken")
+    shutil.rmtree("model")
+    stored = json.loads(Path("broken/run.json").read_text())["spec"]["encoder"]["model"]
+    assert stored == "model"
+    refuse(capfd, ["train", "--out", "broken", "--resume"], "'model' is no folder here")
+    refuse(capfd, train(out="broken", resume=True, model="./model"), "model folder ./model does not exist")
 
 
 def test_unfinished_run_without_resume(here, runs, capfd):

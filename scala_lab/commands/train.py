@@ -63,6 +63,7 @@ def parse(args: list[str]) -> Train:
 def run(options: Train) -> int:
     """Train and show the result; exit code 1 for a run that diverged."""
     from scala_lab.commands.summary import show_result
+    from scala_lab.models.locate import locate_model
     from scala_lab.training import train
     from scala_lab.training.launch import WorkerFailure
 
@@ -71,6 +72,7 @@ def run(options: Train) -> int:
     leads = os.environ.get("RANK", "0") == "0"
     if leads:
         _warn_of_late_noise(options.spec)
+    locate_model(options.spec.encoder.model)
     out = options.out or Path("runs") / options.spec.resolved().name
     finished_before = _finished(out)
     try:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from scala_lab.models.locate import locate_model
 from scala_lab.optim.lamb import Lamb
 from scala_lab.spec import RunSpec
 from scala_lab.training.checkpoint import drop_state, save_checkpoint
@@ -49,6 +50,7 @@ def train(
         >>> result.metrics["dev"]["accuracy"]  # doctest: +SKIP
     """
     spec = spec.resolved()
+    locate_model(spec.encoder.model)  # first, because a run's id asks whether the model is a folder
     folder = Path(out) if out is not None else Path("runs") / spec.name
     present = check_folder(folder, spec, resume)
     prepared = prepare(spec)

@@ -86,7 +86,10 @@ def check_folder(folder: Path, spec: RunSpec, resume: bool) -> RunResult | None:
             raise UserError(f"{folder} is not empty and holds no run: choose another --out")
         return None
     if present.record["id"] != spec.run_id:
-        changed = "; ".join(differences(present.spec, spec.resolved())) or "made by another version"
+        changed = (
+            "; ".join(differences(present.spec, spec.resolved()))
+            or "made by another version, or the model folder is gone"
+        )
         raise UserError(f"{folder} holds another run ({changed}): choose another --out")
     if not present.ended and not resume:
         raise UserError(

@@ -226,3 +226,12 @@ def test_torchrun_workers_say_a_fault_once(monkeypatch, capfd, tmp_path):
         monkeypatch.setenv("LOCAL_RANK", rank)
         assert main(["train", *flags(method="scla")]) == 2
     assert capfd.readouterr().err.count("scala-lab: error:") == 1
+
+
+def test_infinite_settings_come_back_from_the_record(run):
+    """JSON has no infinity; the record must still know the run again."""
+    with interrupted_after(5):
+        assert run(max_weight_norm="inf", method="scala", delay="inf", save_every=0) == 130
+    assert main(["train", "--out", "out", "--resume", "--no-tensorboard"]) == 0
+    assert run(max_weight_norm="inf", method="scala", delay="inf") == 0
+    assert record()["counts"]["noised_samples"] == 0
