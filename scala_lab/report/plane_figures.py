@@ -196,7 +196,8 @@ def _draw_surface(
         edgecolor="#00000070",
         linewidth=0.3,
     )
-    axes.set_zlim(*(np.log10(bound) if logarithmic else bound for bound in (scale.vmin, scale.vmax)))
+    bounds = np.array([scale.vmin, scale.vmax], dtype=float)
+    axes.set_zlim(*(np.log10(bounds) if logarithmic else bounds))
     for axis in (axes.xaxis, axes.yaxis, axes.zaxis):
         axis.set_major_locator(MaxNLocator(4))
     if logarithmic:

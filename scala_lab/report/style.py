@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,7 +23,7 @@ COLOURMAP = "cividis"
 BAD = "#d9d9d9"
 """Where a surface has no finite value."""
 
-SETTINGS = {
+SETTINGS: dict[Any, Any] = {
     "font.size": 10,
     "axes.titlesize": 11,
     "axes.labelsize": 10,
@@ -39,13 +39,14 @@ SETTINGS = {
     "hatch.linewidth": 0.7,
     "lines.linewidth": 1.6,
     "svg.fonttype": "none",
+    "svg.hashsalt": "scala-lab",
     "figure.facecolor": "white",
 }
 
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """The shared settings while a figure is drawn; the user's own are put back."""
+    """The shared settings while a figure is drawn or saved; the user's own are put back."""
     import matplotlib
 
     with matplotlib.rc_context(SETTINGS):
