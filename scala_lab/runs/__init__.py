@@ -1,0 +1,1 @@
+"""Where runs are kept, and how many of them are carried out: the store, sweeps and executors."""

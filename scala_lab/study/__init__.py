@@ -1,0 +1,7 @@
+"""What a study is made of: the runs it needs, the tables, figures and claims it returns, profiles and statistics."""
+
+from __future__ import annotations
+
+from scala_lab.study.declaration import Cell, Drawing, Findings, Study, Tabulation
+
+__all__ = ["Cell", "Drawing", "Findings", "Study", "Tabulation"]

@@ -1,0 +1,190 @@
+"""Profiles: the same studies at three sizes. A profile is data; no study asks which one it runs under."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from scala_lab.errors import UserError, nearest
+from scala_lab.methods.recipes import find_recipe
+from scala_lab.spec import RunSpec
+
+
+@dataclass(frozen=True)
+class CurvaturePlan:
+    """How sharpness is measured: rows of a fixed set, disjoint sets, threads."""
+
+    samples: int
+    sets: int
+    top_k: int = 1
+    tol: float = 1e-3
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Which models, tasks, batch sizes, rates and seeds the studies run with.
+
+    Attributes:
+        name: As in `--profile NAME`.
+        summary: One line: for whom, and what it needs.
+        models: What `--model` takes; the first is the one that single-model studies use.
+        tasks: The four tasks of the paper's tables, in its order: MNLI, QNLI, QQP, SST-2, or their relatives.
+        pair: The two of them that its figures show: MNLI and SST-2.
+        small_batch: The batch size of the small-batch baseline.
+        large_batch: The batch size of the large-batch tables.
+        batch_sizes: Rows of the heat map of batch size against rate.
+        small_rates: Rates tried with adamw at the small batch size.
+        large_rates: Rates tried at the large batch size, by optimizer; grids of one length.
+        heat_rates: Columns of the heat map.
+        scale_rates: Whether `rates` moves the large grid by the square-root rule for other batch sizes.
+        seeds: Paired over methods.
+        workers: Numbers of workers that timings are taken at.
+        curvature: How sharpness is measured.
+        settings: All other settings of a spec.
+    """
+
+    name: str
+    summary: str
+    models: tuple[str, ...]
+    tasks: tuple[str, str, str, str]
+    pair: tuple[str, str]
+    small_batch: int
+    large_batch: int
+    batch_sizes: tuple[int, ...]
+    small_rates: tuple[float, ...]
+    large_rates: Mapping[str, tuple[float, ...]]
+    heat_rates: tuple[float, ...]
+    scale_rates: bool
+    seeds: tuple[int, ...]
+    workers: tuple[int, ...]
+    curvature: CurvaturePlan
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def spec(
+        self,
+        task: str,
+        method: str,
+        batch_size: int,
+        rate: float | None = None,
+        *,
+        seed: int = 0,
+        model: str | None = None,
+        **overrides: Any,
+    ) -> RunSpec:
+        """A run under this profile.
+
+        Args:
+            task: One of `tasks`, or any other.
+            method: A recipe.
+            batch_size: Samples per step.
+            rate: Peak learning rate; default the rule of `scala-lab train`.
+            seed: The run's seed.
+            model: Default the first of `models`.
+            overrides: Any other setting of the spec, as in `RunSpec.of`.
+        """
+        values = {**self.settings, **overrides}
+        return RunSpec.of(
+            task=task,
+            method=method,
+            batch_size=batch_size,
+            lr=rate,
+            seed=seed,
+            model=model or self.models[0],
+            **{**values, "micro_batch": min(values.get("micro_batch", 64), batch_size)},
+        )
+
+    def rates(self, method: str, batch_size: int, optimizer: str | None = None) -> tuple[float, ...]:
+        """The rates tried for a method at a batch size.
+
+        Args:
+            method: A recipe, whose optimizer decides.
+            batch_size: The small one has a grid of its own; others take the large one's, moved by the square-root
+                rule where the profile says so.
+            optimizer: In place of the recipe's.
+        """
+        name = optimizer or find_recipe(method).optimizer
+        if batch_size == self.small_batch and name == "adamw":
+            return self.small_rates
+        factor = math.sqrt(batch_size / self.large_batch) if self.scale_rates else 1.0
+        return tuple(float(f"{rate * factor:.3g}") for rate in self.large_rates[name])
+
+    def with_data(self, data_dir: Path | None, model: str | None) -> Profile:
+        """This profile on data and an encoder from folders, where the hub is not at hand."""
+        settings = dict(self.settings)
+        if data_dir is not None:
+            settings["data_dir"] = data_dir
+        return replace(self, settings=settings, models=(model,) if model else self.models)
+
+
+EMBEDDED = Profile(
+    name="embedded",
+    summary="the embedded encoder and tasks: no download, no GPU, about a quarter of an hour on two cores",
+    models=("embedded",),
+    tasks=("mini-mnli", "mini-qnli", "mini-qqp", "mini-sst2"),
+    pair=("mini-mnli", "mini-sst2"),
+    small_batch=32,
+    large_batch=512,
+    batch_sizes=(256, 512, 1024, 2048),
+    small_rates=(2e-4, 5e-4, 1e-3),
+    large_rates=MappingProxyType({"adamw": (7e-4, 2e-3, 5e-3), "lamb": (3e-3, 1e-2, 3e-2), "ngd": (3e-3, 1e-2, 3e-2)}),
+    heat_rates=(2e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2),
+    scale_rates=True,
+    seeds=(0, 1, 2),
+    workers=(1, 2),
+    curvature=CurvaturePlan(samples=256, sets=2),
+    settings=MappingProxyType({"train_samples": 4096, "eval_samples": 1024, "epochs": 6, "threads": 1}),
+)
+
+LAPTOP = Profile(
+    name="laptop",
+    summary="a small pretrained encoder on GLUE, from folders or the hub: hours to days on two cores, resumable",
+    models=("sentence-transformers/paraphrase-MiniLM-L3-v2",),
+    tasks=("mnli", "qnli", "qqp", "sst2"),
+    pair=("mnli", "sst2"),
+    small_batch=32,
+    large_batch=1024,
+    batch_sizes=(512, 1024, 2048, 4096),
+    small_rates=(5e-5, 1e-4, 2e-4),
+    large_rates=MappingProxyType({"adamw": (3e-4, 1e-3, 2e-3), "lamb": (3e-3, 1e-2, 2e-2), "ngd": (3e-3, 1e-2, 2e-2)}),
+    heat_rates=(1e-4, 3e-4, 5e-4, 7e-4, 9e-4, 1e-3, 3e-3),
+    scale_rates=True,
+    seeds=(0, 1, 2),
+    workers=(1, 2),
+    curvature=CurvaturePlan(samples=256, sets=3, threads=2),
+    settings=MappingProxyType({"train_samples": 8192, "heldout_samples": 5000, "epochs": 6, "threads": 1}),
+)
+
+_PAPER_LARGE = (5.6e-5, 8e-5, 1e-4, 1.7e-4, 2.4e-4, 2.8e-4, 4e-4, 5.6e-4, 1e-3)
+
+PAPER = Profile(
+    name="paper",
+    summary="BERT-base and RoBERTa-large on all of GLUE from the hub, the paper's grids: a cluster with 32 GPUs",
+    models=("bert-base-uncased", "roberta-large"),
+    tasks=("mnli", "qnli", "qqp", "sst2"),
+    pair=("mnli", "sst2"),
+    small_batch=32,
+    large_batch=1024,
+    batch_sizes=(1024, 2048, 4096, 8192),
+    small_rates=(1e-5, 3e-5, 5e-5, 7e-5, 9e-5, 1e-4, 3e-4),
+    large_rates=MappingProxyType({"adamw": _PAPER_LARGE, "lamb": _PAPER_LARGE, "ngd": _PAPER_LARGE}),
+    heat_rates=(1e-4, 3e-4, 5e-4, 7e-4, 9e-4, 1e-3, 3e-3),
+    scale_rates=False,
+    seeds=(0, 1, 2, 3, 4),
+    workers=(1, 2, 4, 8, 16, 32),
+    curvature=CurvaturePlan(samples=1024, sets=5),
+    settings=MappingProxyType({"epochs": 6, "workers": 32, "micro_batch": 8, "device": "cuda", "precision": "bf16"}),
+)
+
+PROFILES: Mapping[str, Profile] = MappingProxyType({profile.name: profile for profile in (EMBEDDED, LAPTOP, PAPER)})
+
+
+def find_profile(name: str) -> Profile:
+    """The profile of that name, or an error that names the closest one."""
+    if name not in PROFILES:
+        raise UserError(f"unknown profile {name!r}: {nearest(name, PROFILES)}")
+    return PROFILES[name]

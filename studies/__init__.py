@@ -1,0 +1,1 @@
+"""One module per figure or table of the paper, and those beyond it; each has a `STUDY`."""
