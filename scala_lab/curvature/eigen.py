@@ -1,7 +1,8 @@
 """Extreme eigenpairs of a Hessian operator, each with the evidence that it is one.
 
 Every result carries the residual ||H v - lambda v|| / |lambda| of each pair, the number of products and whether all
-residuals are within the tolerance.
+residuals are within the tolerance. A result always has the number of pairs that was asked for, so one that has not
+converged shows it by a residual above the tolerance.
 """
 
 from __future__ import annotations
@@ -90,6 +91,8 @@ def top_eigenpairs(
         raise UserError(f"k must be between 1 and {op.space.touched_size}, not {k}")
     if not tol > 0:
         raise UserError(f"tol must be positive, not {tol}")
+    if max_products < k:
+        raise UserError(f"{k} eigenpairs take at least {k} products, but at most {max_products} may be spent")
     from scala_lab.curvature.lanczos import lanczos
     from scala_lab.curvature.power import power_iteration
 

@@ -53,6 +53,14 @@ class KrylovBasis:
         epsilon = torch.finfo(self.vectors.dtype).eps
         return self.size >= self.vectors.shape[1] or self.betas[-1] <= 10 * epsilon * max(scale, 1e-30)
 
+    def restart(self, start: Tensor) -> None:
+        """Go on outside an exhausted subspace, from the part of a vector that is orthogonal to it."""
+        basis = self.vectors[: self.size]
+        for _ in range(2):
+            start = start - basis.T @ (basis @ start)
+        self.betas[-1] = 0.0
+        self.vectors[self.size] = start / start.norm()
+
     def ritz_pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Eigenvalues of T ascending, its eigenvectors as columns, and the error ||H x - theta x|| of each.
 
@@ -77,11 +85,9 @@ def lanczos(op: Operator, k: int, tol: float, which: Which, max_products: int, s
         values, vectors, errors = basis.ritz_pairs()
         order = np.argsort(-values if which == "largest" else values)[:k]
         residuals = errors[order] / np.maximum(np.abs(values[order]), np.finfo(float).tiny)
-        enough = len(order) == k and bool((residuals <= tol).all())
-        if enough or basis.exhausted or basis.size >= max_products:
+        converged = len(order) == k and bool((residuals <= tol).all())
+        if converged or basis.size >= max_products or (basis.exhausted and len(order) == k):
             break
-    converged = bool((residuals <= tol).all()) and len(order) == k
-    note = "" if len(order) == k else f"only {len(order)} of {k} pairs lie in the reachable subspace"
-    return EigenResult(
-        values[order], basis.combine(vectors[:, order]), residuals, basis.size, converged, tol, op.space, note
-    )
+        if basis.exhausted:  # a multiple eigenvalue shows once in each subspace
+            basis.restart(random_start(op, seed + basis.size))
+    return EigenResult(values[order], basis.combine(vectors[:, order]), residuals, basis.size, converged, tol, op.space)

@@ -18,43 +18,48 @@ from scala_lab.curvature.eigen import EigenResult, Operator, Which, random_start
 
 def power_iteration(op: Operator, k: int, tol: float, which: Which, max_products: int, seed: int) -> EigenResult:
     """Extreme eigenpairs, one after another; see `top_eigenpairs`."""
-    search = _Search(op, 1.0 if which == "largest" else -1.0, tol, max_products)
+    search = _Search(op, 1.0 if which == "largest" else -1.0, tol)
     for number in range(k):
-        search.find(random_start(op, seed + number))
-        if search.spent >= max_products:
-            break
+        left_for_others = k - number - 1
+        search.find(random_start(op, seed + number), most=max_products - left_for_others)
     values, vectors, residuals = search.pairs()
-    converged = len(values) == k and bool((residuals <= tol).all())
+    converged = bool((residuals <= tol).all())
     return EigenResult(values, vectors, residuals, search.spent, converged, tol, op.space, search.note)
 
 
 class _Search:
     """Vectors found so far with their products, and the iteration for the next one."""
 
-    def __init__(self, op: Operator, sign: float, tol: float, most: int) -> None:
-        self.op, self.sign, self.tol, self.most = op, sign, tol, most
+    def __init__(self, op: Operator, sign: float, tol: float) -> None:
+        self.op, self.sign, self.tol = op, sign, tol
         self.vectors: list[Tensor] = []
         self.products: list[Tensor] = []
         self.spent = 0
         self.shift = 0.0
         self.note = ""
 
-    def find(self, start: Tensor) -> None:
-        """Iterate v <- (sign * H + shift) v until every pair is within the tolerance."""
+    def find(self, start: Tensor, most: int) -> None:
+        """Iterate v <- (sign * H + shift) v until every pair is within the tolerance, or `most` products are spent.
+
+        A pair of the wrong sign is never kept, even when no product is left to look for the right one.
+        """
         vector = self._apart(start, self.vectors)
+        first: tuple[Tensor, Tensor] | None = None
         while True:
             product = self.op.multiply(vector)
             self.spent += 1
+            first = first or (vector, product)
             found = self.vectors, self.products
             self.vectors, self.products = [*self.vectors, vector], [*self.products, product]
             settled = bool((self.pairs()[2] <= self.tol).all())
             value = float(vector @ product)
-            if self.spent >= self.most:
-                return
-            if settled and not (self.sign * value < 0 and self.shift < abs(value)):
+            wrong = settled and self.sign * value < 0 and self.shift < abs(value)
+            if wrong and self.spent >= most:
+                self.vectors, self.products = [*found[0], first[0]], [*found[1], first[1]]
+            if self.spent >= most or (settled and not wrong):
                 return
             self.vectors, self.products = found
-            if settled:
+            if wrong:
                 self.shift = 1.01 * abs(value)
                 self.note = f"the eigenvalue of largest magnitude is {value:.6g}: shifted by {self.shift:.6g}"
                 vector = self._apart(start, self.vectors)

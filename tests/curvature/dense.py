@@ -1,4 +1,4 @@
-"""A tiny classifier whose Hessian fits into memory, batches for it, and that Hessian by torch.func."""
+"""A tiny classifier whose Hessian fits into memory, batches for it, that Hessian by torch.func, and any known one."""
 
 from __future__ import annotations
 
@@ -73,3 +73,18 @@ def dense_hessian(folder: Path, batches: list[dict[str, torch.Tensor]]) -> torch
     matrix = hessian(mean_loss)(flat)
     assert torch.allclose(matrix, matrix.T, atol=1e-12)
     return matrix
+
+
+class Known:
+    """A known matrix in place of a Hessian."""
+
+    device, dtype = torch.device("cpu"), torch.float64
+
+    def __init__(self, matrix: torch.Tensor) -> None:
+        self.matrix = matrix
+        self.products = 0
+        self.space = type("Space", (), {"touched_size": len(matrix), "size": len(matrix), "full": lambda _, v: v})()
+
+    def multiply(self, vector: torch.Tensor) -> torch.Tensor:
+        self.products += 1
+        return self.matrix @ vector

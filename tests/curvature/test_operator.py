@@ -6,10 +6,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from scala_lab.curvature import HessianOperator
+from scala_lab.curvature import HessianOperator, top_eigenpairs
 from scala_lab.errors import UserError
+from tests.curvature.conftest import make_case
 from tests.curvature.dense import dense_hessian, tiny_batches, tiny_classifier
-from tests.tiny import ARCHITECTURES
 
 
 def random_vectors(size, count=3, dtype=torch.float64):
@@ -20,48 +20,58 @@ def relative(left, right):
     return float((left - right).norm() / right.norm())
 
 
-@pytest.mark.parametrize("labels", [3, 1])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_products_are_those_of_the_dense_matrix(tmp_path, architecture, labels):
-    model = tiny_classifier(tmp_path, architecture, labels)
-    batches = tiny_batches(labels=labels)
-    matrix = dense_hessian(tmp_path, batches)
-    op = HessianOperator(model, batches)
-    assert op.shape == tuple(matrix.shape)
-    assert op.space.touched_size < op.space.size
-    for vector in random_vectors(len(matrix)):
-        assert relative(op @ vector, matrix @ vector) < 1e-8
+def test_products_are_those_of_the_dense_matrix(every):
+    assert every.op.shape == tuple(every.matrix.shape)
+    assert every.op.space.touched_size < every.op.space.size
+    for vector in random_vectors(len(every.matrix)):
+        assert relative(every.op @ vector, every.matrix @ vector) < 1e-8
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_products_of_a_squared_error(tmp_path):
+    scores = make_case(tmp_path, "bert", labels=1)
+    for vector in random_vectors(len(scores.matrix)):
+        assert relative(scores.op @ vector, scores.matrix @ vector) < 1e-8
+
+
+UNEVEN = (5, 3, 1, 4, 2, 1, 6)
+TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4}
+
+
+def whole_batch(sizes):
+    parts = tiny_batches(sizes)
+    return [{name: torch.cat([part[name] for part in parts]) for name in parts[0]}]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
 def test_cutting_into_batches_and_streaming_change_nothing(tmp_path, dtype):
     model = tiny_classifier(tmp_path).to(dtype)
-    sizes = (5, 3, 1, 4, 2, 1, 6)
-    whole = [{name: torch.cat([part[name] for part in tiny_batches(sizes)]) for name in tiny_batches(sizes)[0]}]
-    reference = HessianOperator(model, whole)
-    graphs_of_two = HessianOperator(model, tiny_batches(sizes), budget=120_000)
+    reference = HessianOperator(model, whole_batch(UNEVEN))
+    graphs_of_two = HessianOperator(model, tiny_batches(UNEVEN), budget=120_000)
     kept = [shard.gradients is not None for shard in graphs_of_two._shards]
     assert any(kept)
     assert not all(kept)
-    others = (HessianOperator(model, tiny_batches(sizes)), HessianOperator(model, tiny_batches(sizes), budget=0))
+    others = (HessianOperator(model, tiny_batches(UNEVEN)), HessianOperator(model, tiny_batches(UNEVEN), budget=0))
     for vector in random_vectors(reference.space.size, dtype=dtype):
         for op in (*others, graphs_of_two):
-            assert relative(op @ vector, reference @ vector) < (1e-6 if dtype == torch.float64 else 1e-4)
+            assert relative(op @ vector, reference @ vector) < TOLERANCES[dtype]
 
 
 def test_two_workers_agree_with_one(tmp_path):
     from tests.training.test_exact_mean import run_two_workers
 
     model = tiny_classifier(tmp_path / "model")
-    batches = tiny_batches((4, 3, 1))
-    op = HessianOperator(model, batches)
-    vector = random_vectors(op.space.size)[0]
+    vector = random_vectors(sum(parameter.numel() for parameter in model.parameters()))[0]
     save_file({"vector": vector}, tmp_path / "vector.safetensors")
-    run_two_workers("tests.curvature.worker", {"folder": str(tmp_path)})
-    found = load_file(tmp_path / "product.safetensors")
-    assert relative(found["product"], op @ vector) < 1e-12
-    assert relative(found["gradient"], op.space.full(op.gradient())) < 1e-12
-    assert json.loads((tmp_path / "facts.json").read_text()) == {"samples": 8, "loss": pytest.approx(op.loss())}
+    run_two_workers("tests.curvature.worker", {"folder": str(tmp_path), "sizes": UNEVEN})
+    for dtype, tolerance in TOLERANCES.items():
+        op = HessianOperator(model.to(dtype), whole_batch(UNEVEN))
+        found = load_file(tmp_path / f"{dtype}.safetensors")
+        assert found["product"].dtype == dtype
+        assert relative(found["product"], op @ vector.to(dtype)) < tolerance
+        assert relative(found["gradient"], op.space.full(op.gradient())) < tolerance
+        assert relative(found["eigenvalues"], torch.as_tensor(top_eigenpairs(op, 2).eigenvalues)) < tolerance
+        facts = json.loads((tmp_path / f"{dtype}.json").read_text())
+        assert facts == {"samples": sum(UNEVEN), "loss": pytest.approx(op.loss(), rel=tolerance)}
 
 
 def test_block_of_parameters_is_the_block_of_the_matrix(tmp_path):
