@@ -76,6 +76,8 @@ class RecipeSpec:
     """plain, lamb, scala, scala-effective, rdrop, gaussian, freelb or ngd."""
     delay: float | None = None
     """t_s: epochs (0-based, fractions allowed) before the noise starts; 0 is from the first step."""
+    delay_rule: Literal["fixed", "settled"] | None = None
+    """fixed: the noise starts at t_s; settled: as soon as the training loss has settled, at t_s at the latest."""
     lambda_: Annotated[float | None, tyro.conf.arg(name="lambda")] = None
     """Strength of the noise term beside the task loss; 0 does no extra work."""
     rho: float | None = None

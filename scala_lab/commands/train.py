@@ -115,7 +115,7 @@ def _with_launched_workers(spec: RunSpec) -> RunSpec:
 
 def _warn_of_late_noise(spec: RunSpec) -> None:
     resolved = spec.resolved()
-    delay = resolved.recipe.delay
+    delay = resolved.recipe.delay if resolved.recipe.delay_rule == "fixed" else None
     if delay is not None and resolved.recipe.lambda_ and delay >= resolved.optim.epochs:
         print(
             f"note: --delay {delay:g} is not before the end of {resolved.optim.epochs} epochs: the noise never starts",

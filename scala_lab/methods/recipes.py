@@ -28,6 +28,7 @@ STEP_DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "plain": {},
         "scala": {
             "delay": 5.0,
+            "delay_rule": "fixed",
             "lambda": 1.0,
             "rho": 1e-4,
             "omega": 1e-5,

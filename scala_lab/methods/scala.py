@@ -6,8 +6,9 @@ Objective, with x the weights, y the noise, gamma = Phi(x, xi) the clean predict
 
     min_x  f(x, xi) + lambda * max_{|y|_inf <= omega} r(gamma, Phi(x, xi, y))
 
-- Options: delay t_s (epochs without noise), lambda, rho (ascent step), omega (radius), sigma (size of the random
-  start), pga_steps T, ascent, target, noise, masks, label_gradient.
+- Options: delay t_s (epochs without noise), delay_rule (whether the noise may start earlier: see delay.py), lambda,
+  rho (ascent step), omega (radius), sigma (size of the random start), pga_steps T, ascent, target, noise, masks,
+  label_gradient.
 - Cost of a step with noise, T = 1: 8F against 3F for a plain one (clean forward F, inner forward F and backward
   F for the noise alone, adversarial forward F, backward through both 4F). With delay 5 of 6 epochs the whole run
   costs 1.3 times a plain one.
@@ -42,6 +43,7 @@ class ScalaStep:
     """Gradient of (1/B) * sum of f + lambda * r."""
 
     delay: float
+    delay_rule: Literal["fixed", "settled"]
     lambda_: float
     rho: float
     omega: float
@@ -55,7 +57,7 @@ class ScalaStep:
 
     def __call__(self, encoder: Encoder, batch: MicroBatch, now: Moment) -> Tensor:
         """Add the micro-batch's gradient."""
-        if now.epoch < self.delay or self.lambda_ == 0:
+        if (now.epoch < self.delay and not now.settled) or self.lambda_ == 0:
             return PlainStep()(encoder, batch, now)
         if self.masks == "off":
             with encoder.dropout_off():

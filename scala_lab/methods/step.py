@@ -52,6 +52,7 @@ class Moment:
         epoch: Epochs done, with fractions.
         part: Number of this micro-batch among all micro-batches of all workers in the step.
         clock: Takes the time of each phase.
+        settled: Whether the run's delay rule lets the noise start before t_s.
     """
 
     seed: int
@@ -59,6 +60,7 @@ class Moment:
     epoch: float
     part: int
     clock: Clock
+    settled: bool = False
 
     def seed_dropout(self, draw: int = 0) -> None:
         """Start the dropout stream of this micro-batch; equal draws give equal masks."""

@@ -142,6 +142,7 @@ def _final_record(training: Training) -> dict[str, Any]:
         "steps_done": progress.steps_done,
         "metrics": progress.metrics,
         "best": progress.best,
+        "noise_start": progress.noise_start,
         "counts": counts,
         "timing": {
             "train_seconds": progress.train_seconds,

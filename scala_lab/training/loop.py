@@ -14,6 +14,7 @@ import torch
 from scala_lab.batches import BatchPlan
 from scala_lab.clock import Clock
 from scala_lab.errors import UserError
+from scala_lab.methods.delay import Settling
 from scala_lab.methods.step import MicroBatch, Moment, build_step
 from scala_lab.models.encoder import Encoder
 from scala_lab.models.loading import hidden_size
@@ -39,6 +40,8 @@ class Progress:
     tokens: int = 0
     noised: int = 0
     skipped: int = 0
+    noise_start: float | None = None
+    settling: dict[str, Any] | None = None
     train_seconds: float = 0.0
     evaluation_seconds: float = 0.0
     phases: dict[str, float] = field(default_factory=dict)
@@ -66,6 +69,7 @@ class Training:
         self.steps = spec.optim.epochs * self.plan.steps_per_epoch
         if spec.optim.max_steps:
             self.steps = min(self.steps, spec.optim.max_steps)
+        self.settling = Settling.over(self.plan.steps_per_epoch) if spec.recipe.delay_rule == "settled" else None
         self.clock = Clock(world.device.type)
         self.progress = Progress()
 
@@ -74,6 +78,8 @@ class Training:
         state = latest_state(state_folder)
         if state is not None:
             self.progress = Progress(**load_state(state, self.model, self.optimizer))
+            if self.progress.settling is not None:
+                self.settling = Settling(**self.progress.settling)
         starts = self.world.gather(self.progress.steps_done)
         if starts is not None and len(set(starts)) > 1:
             raise UserError(f"workers would resume at different steps {starts}: --out must be on a shared file system")
@@ -109,11 +115,12 @@ class Training:
         """Leave the step's mean gradient over all workers in the parameters; returns the rows of the global batch."""
         global_batch = self.plan.global_batch(step)
         self.gradient.clear()
+        epoch, settled = step / self.plan.steps_per_epoch, self.settling is not None and self.settling.settled
         for index, rows in enumerate(self.plan.deal(global_batch, self.world.rank)):
             with self.clock.phase("data"):
                 batch = self._micro_batch(rows, len(global_batch))
             part = index * self.world.size + self.world.rank
-            now = Moment(self.spec.seed, step, step / self.plan.steps_per_epoch, part, self.clock)
+            now = Moment(self.spec.seed, step, epoch, part, self.clock, settled)
             self.gradient.count(self.step_function(self.encoder, batch, now))
         with self.clock.phase("all-reduce"):
             self.world.sum(self.gradient.flat)
@@ -167,6 +174,10 @@ class Training:
         progress.noised += round(sums["noised"])
         progress.skipped += round(sums["skipped"])
         progress.train_seconds += seconds
+        if progress.noise_start is None and sums["noised"] + sums["skipped"]:
+            progress.noise_start = step / self.plan.steps_per_epoch
+        if self.settling is not None:
+            self.settling.hear(sums["loss"] / len(rows))
 
     def _ends_epoch(self, step: int) -> bool:
         return (step + 1) % self.plan.steps_per_epoch == 0 or step + 1 == self.steps
@@ -198,7 +209,8 @@ class Training:
 
     def _save(self, writer: RunWriter) -> None:
         writer.sync_log()
-        position = {**vars(self.progress), "phases": self.phases()}
+        settling = None if self.settling is None else vars(self.settling)
+        position = {**vars(self.progress), "phases": self.phases(), "settling": settling}
         save_state(writer.folder / "state", self.progress.steps_done, self.model, self.optimizer, position)
         writer.update(steps_done=self.progress.steps_done)
 

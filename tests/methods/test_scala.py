@@ -116,6 +116,13 @@ def test_after_the_delay_the_noise_term_is_there(tiny_bert):
     assert not torch.allclose(flat_gradient(plain), flat_gradient(scala), rtol=1e-3)
 
 
+def test_a_settled_run_has_noise_before_the_delay(tiny_bert):
+    step = make_step("scala", delay=2.0, delay_rule="settled")
+    for settled, noised in ((False, 0), (True, 4)):
+        now = dataclasses.replace(moment(epoch=1.0), settled=settled)
+        assert step(make_encoder(tiny_bert), make_batch(), now)[STATISTICS.index("noised")] == noised
+
+
 @pytest.mark.parametrize("label_gradient", [False, True])
 @pytest.mark.parametrize("classes", [0, 2, 3])
 def test_gradient_is_that_of_the_written_objective(tiny_bert, classes, label_gradient):
