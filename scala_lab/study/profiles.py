@@ -43,6 +43,12 @@ class Profile:
         heat_rates: Columns of the heat map.
         scale_rates: Whether `rates` moves the large grid by the square-root rule for other batch sizes.
         seeds: Paired over methods.
+        side_seeds: Those of them that studies beside the main tables run with.
+        side_points: How many rates, about the middle of the grid, those studies try.
+        delays: The t_s of the study of switch points, in epochs.
+        ascent_steps: The T of the study of perturbation steps.
+        radii: The omega of the study of noise strength.
+        longer: How many times the epochs the baseline trains that "trains longer".
         workers: Numbers of workers that timings are taken at.
         curvature: How sharpness is measured.
         settings: All other settings of a spec.
@@ -61,6 +67,12 @@ class Profile:
     heat_rates: tuple[float, ...]
     scale_rates: bool
     seeds: tuple[int, ...]
+    side_seeds: tuple[int, ...]
+    side_points: int
+    delays: tuple[float, ...]
+    ascent_steps: tuple[int, ...]
+    radii: tuple[float, ...]
+    longer: int
     workers: tuple[int, ...]
     curvature: CurvaturePlan
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -103,15 +115,35 @@ class Profile:
 
         Args:
             method: A recipe, whose optimizer decides.
-            batch_size: The small one has a grid of its own; others take the large one's, moved by the square-root
-                rule where the profile says so.
+            batch_size: The small one has a grid of its own for adamw, and where optimizers share grids; others take
+                the large one's, moved by the square-root rule where the profile says so.
             optimizer: In place of the recipe's.
         """
         name = optimizer or find_recipe(method).optimizer
-        if batch_size == self.small_batch and name == "adamw":
+        if batch_size == self.small_batch and (name == "adamw" or not self.scale_rates):
             return self.small_rates
         factor = math.sqrt(batch_size / self.large_batch) if self.scale_rates else 1.0
-        return tuple(float(f"{rate * factor:.3g}") for rate in self.large_rates[name])
+        return tuple(_rounded(rate * factor) for rate in self.large_rates[name])
+
+    def side_rates(self, method: str, batch_size: int, optimizer: str | None = None) -> tuple[float, ...]:
+        """The `side_points` rates about the middle of the grid of `rates`."""
+        grid = self.rates(method, batch_size, optimizer)
+        first = (len(grid) - self.side_points) // 2
+        return grid[max(0, first) : max(0, first) + self.side_points]
+
+    def rule_rate(self, rate: float, method: str, batch_size: int) -> float:
+        """What the square-root rule makes of a rate at the small batch size, lr(B) = lr(b) * sqrt(B / b).
+
+        A rate of the method's grid that is within 2% stands for it, so that its runs serve both.
+        """
+        ruled = _rounded(rate * math.sqrt(batch_size / self.small_batch))
+        near = [known for known in self.rates(method, batch_size) if math.isclose(known, ruled, rel_tol=0.02)]
+        return near[0] if near else ruled
+
+    @property
+    def longer_batch(self) -> int:
+        """The batch size at which the baseline trains longer: twice the large one."""
+        return 2 * self.large_batch
 
     def with_data(self, data_dir: Path | None, model: str | None) -> Profile:
         """This profile on data and an encoder from folders, where the hub is not at hand."""
@@ -119,6 +151,15 @@ class Profile:
         if data_dir is not None:
             settings["data_dir"] = data_dir
         return replace(self, settings=settings, models=(model,) if model else self.models)
+
+
+def _rounded(rate: float) -> float:
+    return float(f"{rate:.3g}")
+
+
+def _grids(adamw: tuple[float, ...], group_wise: tuple[float, ...]) -> Mapping[str, tuple[float, ...]]:
+    """Grids by optimizer; those with group-wise rates share one."""
+    return MappingProxyType({"adamw": adamw, "lamb": group_wise, "ngd": group_wise})
 
 
 EMBEDDED = Profile(
@@ -131,10 +172,16 @@ EMBEDDED = Profile(
     large_batch=512,
     batch_sizes=(256, 512, 1024, 2048),
     small_rates=(2e-4, 5e-4, 1e-3),
-    large_rates=MappingProxyType({"adamw": (7e-4, 2e-3, 5e-3), "lamb": (3e-3, 1e-2, 3e-2), "ngd": (3e-3, 1e-2, 3e-2)}),
-    heat_rates=(2e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2),
+    large_rates=_grids((8e-4, 2e-3, 4e-3), (3e-3, 1e-2, 3e-2)),
+    heat_rates=(5e-4, 1e-3, 2e-3, 4e-3, 8e-3),
     scale_rates=True,
     seeds=(0, 1, 2),
+    side_seeds=(0, 1),
+    side_points=1,
+    delays=(0.0, 1.0, 2.0, 3.0, 4.0, 5.0),
+    ascent_steps=(1, 2, 4),
+    radii=(1e-5, 1e-4, 1e-3, 1e-2),
+    longer=2,
     workers=(1, 2),
     curvature=CurvaturePlan(samples=256, sets=2),
     settings=MappingProxyType({"train_samples": 4096, "eval_samples": 1024, "epochs": 6, "threads": 1}),
@@ -150,10 +197,16 @@ LAPTOP = Profile(
     large_batch=1024,
     batch_sizes=(512, 1024, 2048, 4096),
     small_rates=(5e-5, 1e-4, 2e-4),
-    large_rates=MappingProxyType({"adamw": (3e-4, 1e-3, 2e-3), "lamb": (3e-3, 1e-2, 2e-2), "ngd": (3e-3, 1e-2, 2e-2)}),
+    large_rates=_grids((3e-4, 1e-3, 2e-3), (3e-3, 1e-2, 2e-2)),
     heat_rates=(1e-4, 3e-4, 5e-4, 7e-4, 9e-4, 1e-3, 3e-3),
     scale_rates=True,
     seeds=(0, 1, 2),
+    side_seeds=(0, 1, 2),
+    side_points=1,
+    delays=(0.0, 1.0, 2.0, 3.0, 4.0, 5.0),
+    ascent_steps=(1, 2, 3, 5),
+    radii=(1e-5, 1e-4, 1e-3, 1e-2, 1e-1),
+    longer=2,
     workers=(1, 2),
     curvature=CurvaturePlan(samples=256, sets=3, threads=2),
     settings=MappingProxyType({"train_samples": 8192, "heldout_samples": 5000, "epochs": 6, "threads": 1}),
@@ -171,10 +224,16 @@ PAPER = Profile(
     large_batch=1024,
     batch_sizes=(1024, 2048, 4096, 8192),
     small_rates=(1e-5, 3e-5, 5e-5, 7e-5, 9e-5, 1e-4, 3e-4),
-    large_rates=MappingProxyType({"adamw": _PAPER_LARGE, "lamb": _PAPER_LARGE, "ngd": _PAPER_LARGE}),
+    large_rates=_grids(_PAPER_LARGE, _PAPER_LARGE),
     heat_rates=(1e-4, 3e-4, 5e-4, 7e-4, 9e-4, 1e-3, 3e-3),
     scale_rates=False,
     seeds=(0, 1, 2, 3, 4),
+    side_seeds=(0, 1, 2, 3, 4),
+    side_points=len(_PAPER_LARGE),
+    delays=(0.0, 1.0, 2.0, 3.0, 4.0, 5.0),
+    ascent_steps=(1, 2, 3, 4, 5),
+    radii=(1e-5, 1e-4, 1e-3, 1e-2, 1e-1),
+    longer=2,
     workers=(1, 2, 4, 8, 16, 32),
     curvature=CurvaturePlan(samples=1024, sets=5),
     settings=MappingProxyType({"epochs": 6, "workers": 32, "micro_batch": 8, "device": "cuda", "precision": "bf16"}),
