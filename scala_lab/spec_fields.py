@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
 from collections.abc import Mapping
@@ -54,11 +55,17 @@ def set_leaves(spec: S, values: Mapping[str, Any], source: str) -> S:
             if leaf is None:
                 raise UserError(f"{source}: unknown key {name!r}: {nearest(name, [*by_name, *parts])}")
             owner = getattr(spec, leaf.part) if leaf.part else spec
-            hint = typing.get_type_hints(type(owner))[leaf.attribute]
+            hint = _type_hints(type(owner))[leaf.attribute]
             changes.setdefault(leaf.part, {})[leaf.attribute] = _as_type(setting, hint, f"{source}: {leaf.name}")
     top = changes.pop("", {})
     nested = {part: dataclasses.replace(getattr(spec, part), **change) for part, change in changes.items()}
     return dataclasses.replace(spec, **nested, **top)  # type: ignore[type-var]
+
+
+@functools.cache
+def _type_hints(owner: type) -> dict[str, Any]:
+    """Types of the fields; finding them anew for each setting is most of what resolving a spec would cost."""
+    return typing.get_type_hints(owner)
 
 
 def _as_type(value: Any, hint: Any, where: str) -> Any:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import scala_lab
 from scala_lab.errors import UserError
+from scala_lab.launcher import LAUNCHER
 from scala_lab.spec import RunSpec
 from scala_lab.training.run_folder import RunResult, read_run
 
@@ -41,6 +42,7 @@ def launch_workers(spec: RunSpec, out: Path, options: dict[str, Any]) -> RunResu
         "WORLD_SIZE": str(spec.machine.workers),
         "LOCAL_WORLD_SIZE": str(spec.machine.workers),
         "OMP_NUM_THREADS": str(spec.machine.threads),
+        LAUNCHER: str(os.getpid()),
         **_way_to_this_package(),
     }
     with tempfile.TemporaryDirectory(prefix="scala-lab-") as complaints:

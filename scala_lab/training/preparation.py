@@ -14,6 +14,7 @@ from scala_lab.tasks.registry import Task
 from scala_lab.tasks.selection import select_rows
 from scala_lab.tasks.sources import load_task
 from scala_lab.tasks.tokens import TokenSplit, data_fingerprint, tokenise
+from scala_lab.training.kept import kept, own_copy
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -42,6 +43,7 @@ def prepare(spec: RunSpec) -> Prepared:
     return prepare_data(spec.data, spec.encoder.model)
 
 
+@kept(most=8)
 def prepare_data(data: DataSpec, model: str) -> Prepared:
     """Load a task's rows and tokenise them for a model; tokens come from the cache where they are known."""
     quiet_transformers()
@@ -64,6 +66,11 @@ def prepare_data(data: DataSpec, model: str) -> Prepared:
 
 def load_model(spec: RunSpec, prepared: Prepared) -> PreTrainedModel:
     """The run's encoder with its new head, checked against the run's rows."""
-    model = load_classifier(spec.encoder.model, prepared.task, seed=spec.seed, dropout=spec.encoder.dropout)
+    model = own_copy(_load_classifier(spec.encoder.model, prepared.task, spec.seed, spec.encoder.dropout))
     check_rows(model, prepared.splits.values(), spec.encoder.model)
     return model
+
+
+@kept(most=2)
+def _load_classifier(model: str, task: Task, seed: int, dropout: float | None) -> PreTrainedModel:
+    return load_classifier(model, task, seed=seed, dropout=dropout)

@@ -19,6 +19,10 @@ from scala_lab.spec import RunSpec, differences
 from scala_lab.training.events import open_events
 
 
+class FolderInUse(UserError):
+    """Another process is training in the folder."""
+
+
 @dataclass(frozen=True)
 class RunResult:
     """What `run.json` says of a run."""
@@ -79,7 +83,7 @@ def check_folder(folder: Path, spec: RunSpec, resume: bool) -> RunResult | None:
     Raises:
         UserError: The folder holds another run, something else, or this run unfinished and `resume` is off.
     """
-    _check_writable(folder)
+    check_writable(folder)
     present = read_run(folder)
     if present is None:
         if folder.is_dir() and any(not entry.name.startswith(".") for entry in folder.iterdir()):
@@ -106,7 +110,7 @@ def check_inputs(present: RunResult, fingerprints: dict[str, str]) -> None:
             raise UserError(f"{present.folder} holds a run of the same spec on another {what}: choose another --out")
 
 
-def _check_writable(folder: Path) -> None:
+def check_writable(folder: Path) -> None:
     """Refuse a folder that could not be made or written to, before there is anything to write."""
     place = folder
     while not os.path.lexists(place) and place != place.parent:
@@ -129,7 +133,7 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"another process is training in {folder}") from None
+            raise FolderInUse(f"another process is training in {folder}") from None
         for unfinished in (*folder.glob(".run.json.*"), *folder.glob(".checkpoint.*")):  # a killed run's half writes
             shutil.rmtree(unfinished) if unfinished.is_dir() else unfinished.unlink()
         yield

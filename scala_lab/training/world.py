@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
-import time
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -13,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from scala_lab.errors import UserError
+from scala_lab.launcher import end_with_launcher
 from scala_lab.spec import RunSpec
 
 
@@ -69,7 +68,7 @@ def join_world(spec: RunSpec) -> World:
         raise UserError(f"the launcher started {size} workers, but the spec says {spec.machine.workers}")
     device = _device(spec, local_rank)
     if size > 1:
-        _watch_launcher()
+        end_with_launcher()
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=timedelta(minutes=10))
         dist.barrier()  # nobody writes before everybody has looked at the run's folder
@@ -96,15 +95,3 @@ def _device(spec: RunSpec, local_rank: int) -> torch.device:
         return torch.device("cpu")
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
-
-
-def _watch_launcher() -> None:
-    """End this worker when the process that started it is gone, even by kill -9."""
-    launcher = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == launcher:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="launcher-watch", daemon=True).start()

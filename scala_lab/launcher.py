@@ -1,0 +1,22 @@
+"""Processes that end with the one that started them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+LAUNCHER = "SCALA_LAB_LAUNCHER"
+"""Variable that tells a process which one started it, so that it notices even an end before its own beginning."""
+
+
+def end_with_launcher() -> None:
+    """End this process when the one that started it is gone, even by kill -9."""
+    launcher = int(os.environ.pop(LAUNCHER, os.getppid()))  # not for processes that this one starts
+
+    def watch() -> None:
+        while os.getppid() == launcher:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="launcher-watch", daemon=True).start()

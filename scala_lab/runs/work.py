@@ -1,0 +1,151 @@
+"""Carrying out one cell in whatever process: claim it, see whether it is done by now, do it, record what came of it."""
+
+from __future__ import annotations
+
+import random
+import time
+import traceback
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from scala_lab.errors import UserError
+from scala_lab.runs.measurement import Measurement
+from scala_lab.runs.store import ENDED, RunStore, What, key_of
+from scala_lab.spec import RunSpec
+
+if TYPE_CHECKING:
+    from scala_lab.training.run_folder import RunResult
+
+Outcome = Literal["done", "held"]
+"""done: its record says how it ended; held: another process is at it."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A cell on its way to whoever carries it out.
+
+    Attributes:
+        what: A spec, resolved here and not where it runs, or a measurement.
+        store: Folder of the store.
+        save_every: Seconds between saved states of a run.
+        retry_failed: Whether what failed before is tried again.
+    """
+
+    what: What
+    store: Path
+    save_every: float = 60.0
+    retry_failed: bool = False
+
+    @cached_property
+    def key(self) -> str:
+        """The id of the run or measurement."""
+        return key_of(self.what)
+
+    @cached_property
+    def name(self) -> str:
+        """What people know it by."""
+        return self.what.name
+
+    @property
+    def cores(self) -> int:
+        """How many cores it keeps busy; for a measurement, what its settings call `threads`."""
+        if isinstance(self.what, Measurement):
+            return int(self.what.settings.get("threads") or 1)
+        return self.what.machine.workers * (self.what.machine.threads or 1)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for another process."""
+        if isinstance(self.what, Measurement):
+            what = {**vars(self.what), "settings": dict(self.what.settings)}
+            what["of"] = [spec.to_dict() for spec in self.what.of]
+        else:
+            what = self.what.to_dict()
+        return {"what": what, "store": str(self.store), "options": [self.save_every, self.retry_failed]}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Job:
+        """The job that `to_json` wrote."""
+        what = values["what"]
+        if "function" in what:
+            specs = tuple(RunSpec.from_dict(spec) for spec in what["of"])
+            return cls(Measurement(**{**what, "of": specs}), Path(values["store"]), *values["options"])
+        return cls(RunSpec.from_dict(what), Path(values["store"]), *values["options"])
+
+
+def carry_out(job: Job) -> Outcome:
+    """Do what the job says unless it is done already or another process is at it.
+
+    Whatever goes wrong is recorded with the run or measurement, so that one bad cell does not stop a sweep.
+    """
+    store = RunStore(job.store)
+    with store.claim(job.what) as mine:
+        if not mine:
+            return "held"
+        status = store.status(job.what)
+        if status == "failed" and job.retry_failed:
+            store.forget_failure(job.what)
+        elif status in ENDED:
+            return "done"
+        with store.quiet(job.what):
+            if isinstance(job.what, Measurement):
+                return _measure(store, job.what, job.cores)
+            return _train(store, job.what, job.save_every)
+
+
+def _train(store: RunStore, spec: RunSpec, save_every: float) -> Outcome:
+    from scala_lab.training import train
+    from scala_lab.training.run_folder import FolderInUse
+
+    try:
+        train(spec, store.run_folder(spec), resume=True, save_every=save_every)
+    except FolderInUse:
+        return "held"
+    except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to this run alone
+        store.record_failure(spec, *_describe(error))
+    return "done"
+
+
+def _measure(store: RunStore, measurement: Measurement, threads: int) -> Outcome:
+    started = time.perf_counter()
+    try:
+        runs = [_finished_run(store, spec) for spec in measurement.of]
+        _start_afresh(threads)
+        result = measurement.compute(runs)
+        store.record_measurement(measurement, result=result, seconds=time.perf_counter() - started)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to this measurement alone
+        message, trace = _describe(error)
+        store.record_measurement(measurement, error=message, trace=trace, seconds=time.perf_counter() - started)
+    return "done"
+
+
+def _finished_run(store: RunStore, spec: RunSpec) -> RunResult:
+    run = store.run(spec)
+    if run is None or run.status != "finished":
+        raise UserError(why_not_measurable(spec, run.status if run is not None else "missing"))
+    return run
+
+
+def why_not_measurable(spec: RunSpec, status: str) -> str:
+    """A sentence for the record of a measurement whose run did not finish."""
+    how = {"diverged": "diverged", "failed": "failed", "missing": "is missing"}.get(status, "did not finish")
+    return f"there is nothing to measure: run {spec.name} {how}"
+
+
+def _start_afresh(threads: int) -> None:
+    """Give a measurement the threads and random states of a new process, whatever this one did before."""
+    import numpy as np
+    import torch
+
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
+
+
+def _describe(error: Exception) -> tuple[str, str | None]:
+    """A sentence, and for anything but a mistake of the user's also where it happened."""
+    if isinstance(error, UserError):
+        return str(error), None
+    return f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))

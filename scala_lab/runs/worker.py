@@ -1,0 +1,45 @@
+"""A long-lived process of the local pool: `python -m scala_lab.runs.worker`.
+
+It reads one job per line from stdin and answers each with a line on stdout. What loading costs (libraries, data,
+pretrained weights) is paid once per process, not once per run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+from scala_lab.launcher import end_with_launcher
+
+
+def main() -> int:
+    """Carry out jobs until stdin ends, or the process that started this one does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the sweep decides what it means
+    end_with_launcher()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a run prints is no answer
+    from scala_lab.runs.work import Job, carry_out
+    from scala_lab.training.kept import keep_inputs
+
+    keep_inputs()
+    for line in sys.stdin:
+        _forget_peak_memory()
+        outcome = carry_out(Job.from_json(json.loads(line)))
+        answers.write(outcome + "\n")
+        answers.flush()
+    return 0
+
+
+def _forget_peak_memory() -> None:
+    """Have the system count the most memory held from now on, so that it is the next run's own (Linux)."""
+    try:
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")
+    except OSError:
+        return
+
+
+if __name__ == "__main__":
+    sys.exit(main())
