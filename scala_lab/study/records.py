@@ -32,6 +32,7 @@ KEPT = (
     "spec",
     "metrics",
     "best",
+    "noise_start",
     "learning_rate",
     "steps",
     "steps_done",
@@ -42,6 +43,20 @@ KEPT = (
     "environment",
 )
 """What of a run's record goes into `runs.jsonl`."""
+NUMBERS = (
+    "score",
+    "f1",
+    "best_score",
+    "best_epoch",
+    "steps",
+    "workers",
+    "train_seconds",
+    "samples_per_second",
+    "forward_passes",
+    "divergence",
+    "noise_start",
+)
+"""Columns of a run's row that are nan unless it finished."""
 
 
 @dataclass
@@ -95,7 +110,8 @@ def _epochs(file: Path) -> list[dict[str, Any]]:
     if not file.is_file():
         return []
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    return [{"epoch": line["epoch"], "loss": line["loss"], **line["eval"]} for line in lines if "eval" in line]
+    kept = ("epoch", "loss", "divergence")
+    return [{**{name: line.get(name) for name in kept}, **line["eval"]} for line in lines if "eval" in line]
 
 
 def frame_of(cells: Sequence[Cell], records: Records) -> pd.DataFrame:
@@ -103,9 +119,11 @@ def frame_of(cells: Sequence[Cell], records: Records) -> pd.DataFrame:
 
     Every row has `id` and `status` (finished, diverged, failed, running or missing). Rows of runs have `score` (the
     task's first metric on its first evaluation split, in percent; nan unless finished), one column per metric
-    (`dev_accuracy`, in percent), `best_score`, `best_epoch`, `rate` (the peak learning rate), `steps`,
-    `train_seconds`, `samples_per_second`, `forward_passes` (see there) and `epochs` (the list of evaluations). Rows
-    of measurements have the entries of their result. A label keeps its name before a finding of the same name.
+    (`dev_accuracy`, in percent), `f1` (of that split, in percent, where the task has it), `best_score`, `best_epoch`,
+    `rate` (the peak learning rate), `steps`, `workers`, `train_seconds`, `samples_per_second`, `forward_passes` (see
+    there), `divergence` (mean r over the last step), `noise_start` (in epochs; nan for never) and `epochs` (the list
+    of evaluations). Rows of measurements have the entries of their result. A label keeps its name before a finding of
+    the same name.
     """
     import pandas as pd
 
@@ -131,7 +149,8 @@ def _measured(record: Mapping[str, Any] | None) -> dict[str, Any]:
 def _trained(record: Mapping[str, Any] | None) -> dict[str, Any]:
     """What a run came to; numbers are nan unless it finished."""
     if record is None or record["status"] != "finished":
-        return {"score": math.nan, "rate": record.get("learning_rate", math.nan) if record else math.nan}
+        nothing = dict.fromkeys(NUMBERS, math.nan)
+        return {**nothing, "rate": record.get("learning_rate", math.nan) if record else math.nan}
     percents = {
         f"{split}_{name}": 100 * value for split, values in record["metrics"].items() for name, value in values.items()
     }
@@ -141,15 +160,23 @@ def _trained(record: Mapping[str, Any] | None) -> dict[str, Any]:
     return {
         "score": score,
         **percents,
+        "f1": percents.get(f"{first_split}_f1", math.nan),
         "best_score": 100 * best["metrics"][first_split][first_metric],
         "best_epoch": best["epoch"],
         "rate": record["learning_rate"],
         "steps": record["steps_done"],
+        "workers": record["spec"]["machine"]["workers"],
         "train_seconds": record["timing"]["train_seconds"],
         "samples_per_second": record["timing"]["samples_per_second"],
         "forward_passes": forward_passes(record),
+        "divergence": _number(record["epochs"][-1].get("divergence") if record["epochs"] else None),
+        "noise_start": _number(record.get("noise_start")),
         "epochs": record["epochs"],
     }
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def forward_passes(record: Mapping[str, Any]) -> float:
