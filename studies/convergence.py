@@ -1,0 +1,267 @@
+"""Does the theorem's rate hold where everything it speaks of can be computed, and the lemma's?
+
+The problem (scala_lab.theory.problem) satisfies every printed assumption. Beside the theorem's own setting stand three
+in which one of its terms is changed: an inner player with a known error, one sample per step in place of a batch that
+grows with T, and an upper clip U far above the weights' norms.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scala_lab.claims.theory import c19, c20, c22
+from scala_lab.runs.measurement import Measurement
+from scala_lab.statistics import mean_interval
+from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from scala_lab.study.profiles import Profile
+
+STEPS = (32, 64, 128, 256, 512, 1024)
+REPLICAS = 16
+LOWER, UPPER, KAPPA = 4.0, 8.0, 4.0
+KINDS = {"box": "box |y| <= 1/2 (convex)", "sparse": "a quarter of y not 0 (not convex)"}
+ASCENTS = 24
+
+OUTER: list[dict[str, Any]] = [
+    *({"kappa": kappa} for kappa in (1.0, 4.0, 16.0)),
+    *({"epsilon": epsilon} for epsilon in (0.01, 0.1, 1.0)),
+    {"ascent_steps": 1},
+    {"batch": "one"},
+    *({"kappa": 1.0, "upper": upper} for upper in (32.0, 128.0)),
+]
+"""Settings of the outer player, each changed in one thing from kappa_alpha 4, an exact inner player and U/L = 2."""
+
+
+def cells(profile: Profile) -> list[Cell]:
+    """The same under every profile: nothing is trained."""
+    outer = []
+    for changed in OUTER:
+        settings = {"kappa": KAPPA, "lower": LOWER, "upper": UPPER, "epsilon": 0.0, "ascent_steps": 0} | changed
+        settings |= {"batch": changed.get("batch", "growing"), "steps": list(STEPS), "replicas": REPLICAS}
+        outer.append(
+            Cell(Measurement("scala_lab.theory.measurements:envelope_gradients", settings=settings), **settings)
+        )
+    inner = [
+        Cell(
+            Measurement(
+                "scala_lab.theory.measurements:ascent_gaps",
+                settings={"kind": kind, "ratio": ratio, "problems": 32, "steps": ASCENTS},
+            ),
+            kind=kind,
+            ratio=ratio,
+        )
+        for kind in KINDS
+        for ratio in (1.1, 1.5, 1.9, 10.0)
+    ]
+    return outer + inner
+
+
+def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
+    """Exponents, bounds and gaps."""
+    done = frame[frame["status"] == "finished"]
+    outer, inner = outer_rows(done), inner_rows(done)
+    claims = [c19(outer), c20(inner), c22(outer)]
+    tables, figures, found = [], [], []
+    if len(outer):
+        table = rate_table(outer)
+        tables.append(Tabulation("", table, "Theorem: E ||grad g||^2 over T against the printed bound.", _notes()))
+        figures.append(Drawing("", _rate_figure(outer), "Theorem: squared gradient of the Moreau envelope over T."))
+        found.append(_outer_sentence(claims[0], table))
+    if len(inner):
+        table = lemma_table(inner)
+        tables.append(Tabulation("lemma", table, "Lemma: how a step of projected gradient ascent shrinks the gap."))
+        figures.append(Drawing("lemma", _lemma_figure(done), "Lemma: relative gap over ascent steps."))
+        assumed = inner[inner["ratio"] < 2]
+        if len(assumed):
+            worst = (assumed["worst_factor"] / (assumed["ratio"] - 1)).max()
+            found.append(f"Under the lemma's S/C < 2 the slowest single ascent step took {worst:.2f} of its factor.")
+    return Findings(tables, figures, claims, " ".join(found))
+
+
+def outer_rows(done: pd.DataFrame) -> pd.DataFrame:
+    """One row per setting, T and replica."""
+    import pandas as pd
+
+    columns = [*_SETTING, "steps", "replica", "value", "bound", "gap", "gradient_bound", "largest_alpha"]
+    rows = []
+    for cell in done[done["kappa"].notna()].to_dict("records"):
+        same = {name: cell[name] for name in ("kappa", "epsilon", "ascent_steps", "batch")}
+        same |= {name: cell[name] for name in ("gap", "gradient_bound", "largest_alpha")}
+        same["clip"] = cell["upper"] / cell["lower"]
+        for steps in cell["steps"]:
+            values = cell[f"squared_gradient_{steps}"]
+            rows += [
+                {**same, "steps": steps, "replica": replica, "value": value, "bound": cell[f"bound_{steps}"]}
+                for replica, value in enumerate(values)
+            ]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def inner_rows(done: pd.DataFrame) -> pd.DataFrame:
+    """One row per random problem of the lemma."""
+    import pandas as pd
+
+    rows = [
+        {"kind": cell["kind"], "ratio": cell["ratio"], "problem": problem}
+        | dict(zip(("factor", "worst_factor", "bend", "left"), values, strict=True))
+        for cell in (done[done["kind"].notna()].to_dict("records") if "kind" in done else [])
+        for problem, values in enumerate(
+            zip(cell["factor"], cell["worst_factor"], cell["bend"], cell["left"], strict=True)
+        )
+    ]
+    return pd.DataFrame(rows, columns=["kind", "ratio", "problem", "factor", "worst_factor", "bend", "left"])
+
+
+def rate_table(outer: pd.DataFrame) -> pd.DataFrame:
+    """One row per setting: fitted exponent of T, value and bound at the largest T."""
+    import pandas as pd
+
+    rows = []
+    for (kappa, epsilon, ascents, clip, batch), group in outer.groupby(_SETTING, sort=False):
+        slopes = [
+            np.polyfit(np.log(rows["steps"].to_numpy(float)), np.log(rows["value"].to_numpy(float)), 1)[0]
+            for _, rows in group.groupby("replica")
+        ]
+        exponent, last = mean_interval(slopes), group[group["steps"] == group["steps"].max()]
+        value = mean_interval(last["value"])
+        rows.append(
+            {
+                "kappa_alpha": kappa,
+                "inner player": f"PGA-{ascents:g}" if ascents else ("exact" if epsilon == 0 else f"off by {epsilon:g}"),
+                "U/L": clip,
+                "batch": batch,
+                "exponent of T": exponent.value,
+                "low": exponent.low,
+                "high": exponent.high,
+                f"value at T={last['steps'].iloc[0]}": value.value,
+                "printed bound": last["bound"].iloc[0] if not ascents else np.nan,
+                "value / bound": value.value / last["bound"].iloc[0] if not ascents else np.nan,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+_SETTING = ["kappa", "epsilon", "ascent_steps", "clip", "batch"]
+
+
+def lemma_table(inner: pd.DataFrame) -> pd.DataFrame:
+    """One row per constraint set and S/C."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        {
+            "constraint": KINDS[kind],
+            "S/C": ratio,
+            "lemma's factor": ratio - 1 if ratio < 2 else np.nan,
+            "mean factor": rows["factor"].mean(),
+            "largest factor of a step": rows["worst_factor"].max(),
+            "steepness, second half / first": rows["bend"].mean(),
+            "problems that stalled": int((rows["left"] > 1e-6).sum()),
+            "problems": len(rows),
+        }
+        for (kind, ratio), rows in inner.groupby(["kind", "ratio"], sort=False)
+    )
+
+
+def _rate_figure(outer: pd.DataFrame) -> Any:
+    from scala_lab.report.theory_figures import rate_panels
+
+    tight, base = outer["clip"] == UPPER / LOWER, outer["kappa"] == KAPPA
+    exact = (outer["epsilon"] == 0) & (outer["ascent_steps"] == 0)
+    growing = outer["batch"] == "growing"
+    by_error = outer["epsilon"].map(lambda value: "exact" if value == 0 else f"off by {value:g}")
+    by_error = by_error.where(outer["ascent_steps"] == 0, outer["ascent_steps"].map("PGA-{:g}".format))
+    by_clip = outer["clip"].map("U/L = {:g}, kappa 1".format).where(growing, "one sample per step, kappa 4")
+    panels = [
+        ("groups' condition number", exact & growing & tight, outer["kappa"].map("kappa = {:g}".format)),
+        ("error of the inner player", base & growing & tight, by_error),
+        ("terms of the statement changed", exact & (((outer["kappa"] == 1) & growing) | ~growing), by_clip),
+    ]
+    return rate_panels(
+        _summary(outer, panels),
+        "Squared gradient of the Moreau envelope, mean over iterates and replicas",
+        "outer steps T",
+        "E ||grad g||^2",
+    )
+
+
+def _summary(outer: pd.DataFrame, panels: list[tuple[str, pd.Series, pd.Series]]) -> pd.DataFrame:
+    """Means with intervals, for the figure."""
+    import pandas as pd
+
+    rows = []
+    for panel, chosen, labels in panels:
+        for (label, steps), group in outer[chosen].groupby([labels[chosen], "steps"], sort=False):
+            mean = mean_interval(group["value"])
+            bound = group["bound"].iloc[0] if not group["ascent_steps"].iloc[0] else np.nan
+            rows.append((panel, label, steps, mean.value, mean.low, mean.high, bound))
+    return pd.DataFrame(rows, columns=["panel", "label", "steps", "value", "low", "high", "bound"])
+
+
+def _lemma_figure(done: pd.DataFrame) -> Any:
+    import pandas as pd
+
+    from scala_lab.report.theory_figures import rate_panels
+
+    rows = []
+    for cell in done[done["kind"].notna()].to_dict("records"):
+        for step, gap in enumerate(cell["median_gap"]):
+            bound = (cell["ratio"] - 1) ** step
+            shown = bound if cell["ratio"] < 2 and bound > 1e-12 else np.nan
+            rows.append((KINDS[cell["kind"]], f"S/C = {cell['ratio']:g}", step, gap or np.nan, shown))
+    frame = pd.DataFrame(rows, columns=["panel", "label", "steps", "value", "bound"])
+    return rate_panels(
+        frame,
+        "Gap of projected gradient ascent to the maximum, median over random problems",
+        "ascent steps",
+        "gap, relative to the first",
+        log_steps=False,
+        bound_label="(S/C - 1)^t, the lemma's",
+    )
+
+
+def _outer_sentence(claim: Any, table: pd.DataFrame) -> str:
+    exponent = claim.parts[0].estimate
+    worst = table.loc[table["value / bound"].idxmax()] if table["value / bound"].notna().any() else None
+    text = f"With the theorem's rate and batch the squared gradient falls like T^({exponent.value:.2f})."
+    if worst is not None:
+        text += f" The largest value over the printed bound is {worst['value / bound']:.2f}, at U/L = {worst['U/L']:g}."
+    return text
+
+
+def _notes() -> list[str]:
+    return [
+        f"Mean over {REPLICAS} starts and noises; {len(STEPS)} values of T from {STEPS[0]} to {STEPS[-1]}; 95% level.",
+        "eta = 1/(U sqrt(T)); b = 16 T L^2 Z^2 / U^2 with Z = max sigma_i / alpha_i: the printed Z, a largest ratio of "
+        "coordinates, is without bound where a coordinate of the gradient crosses 0.",
+        "The printed batch size is 0 for L = 0, the value the method is used with: in the proof the noise term has the "
+        "sign of a gain, and b is chosen to cancel another term by it. With the right sign a larger batch only helps.",
+        "The proof replaces nu(||x_i||) by U under a term that is negative, which loses a factor U/L (last rows); it "
+        "uses G, a bound on coordinates, for the length of a group's gradient, which loses sqrt(d).",
+        "The corollary's T = 16 kappa D^2 G^2 / eps^2 follows from the theorem only with kappa^2.",
+        "The lemma needs concavity of r in the noise. r >= 0 = r(no noise), so near its start the ascent climbs from a "
+        "minimum: the lemma says nothing about ScaLA's own inner problem.",
+    ]
+
+
+STUDY = Study(
+    name="convergence",
+    title="Convergence rate",
+    question="Does the squared gradient of the Moreau envelope fall like eps + kappa_alpha / sqrt(T), and does the "
+    "inner ascent converge linearly?",
+    cells=cells,
+    analyse=analyse,
+    source="Theorem, Section 4 and appendix",
+    paper_found="At most 4 eps max alpha + 2 kappa_alpha D G / sqrt(T) for eta = 1/(U sqrt(T)) and a batch that grows "
+    "with T; the ascent reaches eps in C/(2C - S) log(1/eps) steps.",
+)
+
+if __name__ == "__main__":
+    from scala_lab.study.discovery import main
+
+    raise SystemExit(main(STUDY))
