@@ -49,13 +49,13 @@ SCALA = Row("ScaLA", "scala")
 EFFECTIVE = Row("ScaLA-effective", "scala-effective")
 FREELB = Row("FreeLB", "freelb")
 GAUSSIAN = Row("Gaussian noise", "gaussian")
-RDROP = Row("no noise, two dropout draws", "rdrop")
+RDROP = Row("two draws, no noise", "rdrop")
 WITHOUT_DELAY = SCALA.but("without delay", delay=0.0)
 WITHOUT_GROUPS = SCALA.but("without group-wise rates", optimizer="adamw")
 WITHOUT_NOISE = LAMB.named("without PGA-1")
 """ScaLA with lambda 0 takes LAMB's plain step to the bit, so LAMB's runs are its runs."""
 SCALA_GT = SCALA.but("ScaLA (GT)", target="GT")
-SCALA_SHARED = SCALA.but("ScaLA, shared masks", masks="shared")
+ONE_DRAW = SCALA.but("noise, one draw", masks="shared")
 
 
 def tuned_cells(
