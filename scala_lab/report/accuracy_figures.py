@@ -1,0 +1,191 @@
+"""Figures of accuracy: over batch sizes, delays and ascent steps, by method, and against what it costs."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scala_lab.errors import UserError
+from scala_lab.report.style import COLOURS, DASHES, MARKERS, new_figure, styled
+from scala_lab.statistics import mean_interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ACCURACY = "accuracy (%)"
+
+
+def lines_figure(
+    frame: pd.DataFrame,
+    x: str,
+    *,
+    x_label: str,
+    title: str,
+    y: str = "score",
+    y_label: str = ACCURACY,
+    by: str = "method",
+    panel: str = "task",
+    log_x: bool = False,
+    log_y: tuple[str, ...] = (),
+) -> Figure:
+    """A panel per task; in it a line per method through the means over runs, with whiskers of their 95% interval.
+
+    Args:
+        frame: One row per run. Where x is not finite the mean is drawn as a level across the panel.
+        x: Column of the position.
+        x_label: Under the panels.
+        title: Over the figure.
+        y: Column of the height.
+        y_label: Beside the first panel.
+        by: Column that tells lines apart.
+        panel: Column that tells panels apart.
+        log_x: Logarithmic positions, with a tick at each.
+        log_y: Panels with a logarithmic height.
+    """
+    _require(frame, x, y, by, panel)
+    panels, names = list(dict.fromkeys(frame[panel])), list(dict.fromkeys(frame[by]))
+    with styled():
+        figure = new_figure(max(4.6, 3.6 * len(panels)), 3.6)
+        for place, axes in enumerate(figure.subplots(1, len(panels), squeeze=False)[0]):
+            rows = frame[frame[panel] == panels[place]]
+            for number, name in enumerate(names):
+                _line(axes, rows[rows[by] == name], x, y, str(name), number)
+            if log_x:
+                axes.set_xscale("log")
+            ticks = sorted({float(value) for value in rows[x] if math.isfinite(value)})
+            if len(ticks) <= 9:
+                axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+                axes.set_xticks([], minor=True)
+            if panels[place] in log_y:
+                axes.set_yscale("log")
+            axes.set_title(str(panels[place]))
+            axes.set_xlabel(x_label)
+            axes.set_ylabel(y_label if place == 0 else "")
+            axes.grid(axis="y")
+        _finish(figure, title)
+    return figure
+
+
+def dots_figure(frame: pd.DataFrame, *, title: str, y: str = "score", y_label: str = ACCURACY) -> Figure:
+    """A panel per task; in it a row per method with each run as a small mark and the mean with its 95% interval.
+
+    Args:
+        frame: One row per run: task, method and y.
+        title: Over the figure.
+        y: Column of the position.
+        y_label: Under the panels.
+    """
+    _require(frame, "task", "method", y)
+    tasks, methods = list(dict.fromkeys(frame["task"])), list(dict.fromkeys(frame["method"]))
+    with styled():
+        figure = new_figure(1.9 + 2.1 * len(tasks), 1.6 + 0.36 * len(methods))
+        panels = figure.subplots(1, len(tasks), squeeze=False, sharey=True)[0]
+        for axes, task in zip(panels, tasks, strict=True):
+            for place, method in enumerate(methods):
+                values = frame[(frame["task"] == task) & (frame["method"] == method)][y].to_numpy(float)
+                axes.plot(values, np.full(len(values), place), "|", color="#777777", markersize=9)
+                _dot(axes, values, place)
+            axes.set_title(task)
+            axes.set_xlabel(y_label)
+            axes.grid(axis="x")
+            axes.set_ylim(len(methods) - 0.5, -0.5)
+        panels[0].set_yticks(range(len(methods)), methods)
+        figure.suptitle(title)
+    return figure
+
+
+def cost_figure(frame: pd.DataFrame, *, title: str, cost_label: str = "cost (forward passes over the rows)") -> Figure:
+    """Accuracy against cost, a panel per task: settings of one kind joined by a line, others marked on their own.
+
+    Args:
+        frame: One row per run: task, setting (its text stands beside the point), joined (whether the line passes
+            through it), forward_passes and score.
+        title: Over the figure.
+        cost_label: Under the panels.
+    """
+    _require(frame, "task", "setting", "joined", "forward_passes", "score")
+    tasks = list(dict.fromkeys(frame["task"]))
+    with styled():
+        figure = new_figure(max(4.6, 3.8 * len(tasks)), 3.6)
+        for place, (axes, task) in enumerate(zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True)):
+            rows = frame[frame["task"] == task]
+            for number, joined in enumerate((True, False)):
+                _cost_line(axes, rows[rows["joined"] == joined], number)
+            axes.margins(x=0.12, y=0.15)
+            axes.set_title(task)
+            axes.set_xlabel(cost_label)
+            axes.set_ylabel(ACCURACY if place == 0 else "")
+            axes.grid(axis="y")
+        figure.suptitle(title)
+    return figure
+
+
+def _require(frame: pd.DataFrame, *columns: str) -> None:
+    for column in columns:
+        if column not in frame:
+            raise UserError(f"the figure's table needs a column {column}: it has {', '.join(map(str, frame.columns))}")
+    if frame.empty:
+        raise UserError("the figure's table has no rows")
+
+
+def _look(number: int) -> dict[str, object]:
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "linestyle": DASHES[number % len(DASHES)],
+        "marker": MARKERS[number % len(MARKERS)],
+        "markerfacecolor": "white",
+        "markersize": 6,
+    }
+
+
+def _line(axes: Axes, rows: pd.DataFrame, x: str, y: str, name: str, number: int) -> None:
+    means = [(float(place), mean_interval(values)) for place, values in rows.groupby(x)[y]]
+    means = [(place, mean) for place, mean in means if mean.n]
+    level = [mean for place, mean in means if not math.isfinite(place)]
+    points = [(place, mean) for place, mean in means if math.isfinite(place)]
+    look = _look(number)
+    if points:
+        places, values = [place for place, _ in points], [mean.value for _, mean in points]
+        spans = [mean.high - mean.value if mean.decided else 0.0 for _, mean in points]
+        axes.errorbar(places, values, yerr=spans, capsize=3, elinewidth=0.9, label=name, **look)
+    for mean in level:
+        axes.axhline(mean.value, label=name, color=look["color"], linestyle=look["linestyle"], linewidth=1.2)
+
+
+def _dot(axes: Axes, values: np.ndarray, place: int) -> None:
+    mean = mean_interval(values)
+    if mean.n:
+        span = mean.high - mean.value if mean.decided else 0.0
+        axes.errorbar(mean.value, place, xerr=span, fmt="o", color=COLOURS[0], markerfacecolor="white", capsize=3)
+
+
+def _cost_line(axes: Axes, rows: pd.DataFrame, number: int) -> None:
+    points = []
+    for setting, runs in rows.groupby("setting", sort=False):
+        score, cost = mean_interval(runs["score"]), mean_interval(runs["forward_passes"])
+        if score.n:
+            points.append((cost.value, score, setting))
+    points.sort(key=lambda point: point[0])
+    if not points:
+        return
+    look = _look(number)
+    if number:
+        look |= {"linestyle": "none", "marker": "*", "markersize": 13}
+    spans = [score.high - score.value if score.decided else 0.0 for _, score, _ in points]
+    costs, scores = [cost for cost, _, _ in points], [score.value for _, score, _ in points]
+    axes.errorbar(costs, scores, yerr=spans, capsize=3, elinewidth=0.9, **look)
+    for cost, score, setting in points:
+        axes.annotate(str(setting), (cost, score.value), xytext=(5, 5), textcoords="offset points", fontsize=8)
+
+
+def _finish(figure: Figure, title: str) -> None:
+    handles: dict[str, object] = {}
+    for axes in figure.axes:
+        handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    if len(handles) > 1:
+        figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=min(4, len(handles)))
+    figure.suptitle(title)

@@ -1,0 +1,79 @@
+"""Fig. 7: how does accuracy fall as the batch grows, by method?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scala_lab.claims.batch_size import c16
+from scala_lab.report.accuracy_figures import lines_figure
+from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
+from scala_lab.study.discovery import main
+from scala_lab.study.rows import BASELINE, LAMB, SCALA, side_cells
+from scala_lab.study.tabulating import best_runs, notes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from scala_lab.study.profiles import Profile
+
+
+def cells(profile: Profile) -> list[Cell]:
+    """Three methods at the small batch size and from the large one on."""
+    large = [batch_size for batch_size in profile.batch_sizes if batch_size >= profile.large_batch]
+    return [
+        cell
+        for row in (BASELINE, LAMB, SCALA)
+        for batch_size in (profile.small_batch, *large)
+        for cell in side_cells(profile, row, batch_size, profile.pair)
+    ]
+
+
+def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
+    """Accuracy over batch sizes."""
+    best = best_runs(frame, ("task", "method", "batch_size"))
+    claim = c16(best)
+    rule = "moved by the square-root rule" if profile.scale_rates else "the same at every large batch"
+    table = Tabulation(
+        "",
+        size_table(frame, best),
+        "Fig. 7: accuracy (%) over batch sizes.",
+        [*notes(profile, frame, best), f"Rates at other batch sizes are those of the large one, {rule}."],
+    )
+    figures = []
+    if len(best):
+        figure = lines_figure(
+            best, "batch_size", x_label="batch size, log scale", title="Accuracy over batch sizes", log_x=True
+        )
+        figures.append(Drawing("", figure, "Fig. 7: accuracy over batch sizes; bars are 95% intervals over seeds."))
+    slope, over_lamb, over_baseline = (part.estimate for part in claim.parts)
+    found = (
+        f"The baseline changes by {slope} per doubling of B; at large batches ScaLA minus LAMB is {over_lamb}, ScaLA "
+        f"minus baseline {over_baseline}."
+    )
+    return Findings([table], figures, [claim], found)
+
+
+def size_table(frame: pd.DataFrame, best: pd.DataFrame) -> pd.DataFrame:
+    """Tasks and methods as rows, batch sizes as columns; a cell says so if all its rates diverged."""
+    keys = ["task", "method", "batch_size"]
+    scores = best.groupby(keys, sort=False)["score"].mean().astype(object)
+    broken = frame.groupby(keys, sort=False)["status"].agg(lambda values: (values == "diverged").any())
+    shown = scores.reindex(broken.index)
+    shown = shown.where(shown.notna() | ~broken, "diverged")
+    table = shown.unstack("batch_size")
+    return table.rename(columns=lambda size: f"B={size}").rename_axis(columns=None)
+
+
+STUDY = Study(
+    name="batch_sizes",
+    title="Accuracy over batch sizes",
+    question="How does accuracy fall as the batch grows, by method?",
+    cells=cells,
+    analyse=analyse,
+    source="Fig. 7",
+    paper_found="Accuracy falls from B=32 to 8K; at 8K ScaLA, LAMB and baseline reach 84.4, 83.9, 83.5 on MNLI and "
+    "92.6, 91.7, 91.3 on SST-2.",
+)
+
+if __name__ == "__main__":
+    raise SystemExit(main(STUDY))

@@ -1,0 +1,119 @@
+"""Beyond the paper: how strong must the noise be to act, and when is it too strong?
+
+Three kinds over decades of omega, all with shared dropout masks, so that the noise is the only difference between the
+two passes: adversarial with normalized ascent (rho = omega), adversarial with the printed ascent (rho = 10 omega, the
+paper's ratio), and Gaussian.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from scala_lab.report.accuracy_figures import ACCURACY, lines_figure
+from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
+from scala_lab.study.discovery import main
+from scala_lab.study.rows import EFFECTIVE, LAMB, Row, side_cells
+from scala_lab.study.tabulating import best_runs, grid_note, status_note
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from scala_lab.study.profiles import Profile
+
+NORMALIZED, LITERAL, GAUSSIAN = "normalized ascent, rho = omega", "printed ascent, rho = 10 omega", "Gaussian"
+NO_NOISE = "no noise (LAMB)"
+DIVERGENCE = "divergence r"
+
+
+def cells(profile: Profile) -> list[Cell]:
+    """Each kind at every omega, and LAMB."""
+    rows = [row for omega in profile.radii for row in noises(omega)]
+    return [
+        *side_cells(profile, LAMB.named(NO_NOISE), profile.large_batch, profile.pair[1:], omega=math.inf),
+        *(
+            cell
+            for row in rows
+            for cell in side_cells(profile, row, profile.large_batch, profile.pair[1:], omega=row.overrides["omega"])
+        ),
+    ]
+
+
+def noises(omega: float) -> tuple[Row, ...]:
+    """The three kinds of noise at one size."""
+    return (
+        EFFECTIVE.but(NORMALIZED, omega=omega, rho=omega),
+        EFFECTIVE.but(LITERAL, omega=omega, rho=10 * omega, ascent="literal"),
+        EFFECTIVE.but(GAUSSIAN, omega=omega, noise="gaussian"),
+    )
+
+
+def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
+    """Accuracy and divergence over omega."""
+    task = profile.pair[1]
+    best = best_runs(frame, ("method", "omega"))
+    table = Tabulation(
+        "",
+        strength_table(best),
+        f"Accuracy (%) and mean divergence r over omega on {task}, B={profile.large_batch}.",
+        [
+            f"Means over {len(profile.side_seeds)} seeds. {grid_note(best)}",
+            *status_note(frame),
+            "Shared dropout masks, delay of the effective recipe. r is that of the last step.",
+        ],
+    )
+    figures = [Drawing("", _figure(best, task), f"Accuracy and divergence over omega on {task}.")] if len(best) else []
+    return Findings([table], figures, (), _found(best))
+
+
+def strength_table(best: pd.DataFrame) -> pd.DataFrame:
+    """A row per kind and omega."""
+    means = best.groupby(["method", "omega"], sort=False)[["score", "divergence"]].mean().reset_index()
+    means["omega"] = means["omega"].where(means["omega"] != math.inf)
+    columns = {"score": "accuracy", "divergence": DIVERGENCE}
+    return means.rename(columns=columns).set_index(["method", "omega"])
+
+
+def _figure(best: pd.DataFrame, task: str) -> Figure:
+    import pandas as pd
+
+    panels = [
+        best.assign(panel=ACCURACY, value=best["score"]),
+        best.assign(panel=DIVERGENCE, value=best["divergence"].where(best["divergence"] > 0)),
+    ]
+    return lines_figure(
+        pd.concat(panels),
+        "omega",
+        x_label="omega, log scale",
+        title=f"Strength of the noise on {task}",
+        y="value",
+        y_label="",
+        panel="panel",
+        log_x=True,
+        log_y=(DIVERGENCE,),
+    )
+
+
+def _found(best: pd.DataFrame) -> str:
+    plain = best[best["method"] == NO_NOISE]["score"].mean()
+    scores = best[best["method"] == NORMALIZED].groupby("omega")["score"].mean()
+    if scores.empty:
+        return ""
+    return (
+        f"Without noise {plain:.2f}%; with normalized ascent the best is {scores.max():.2f}% at omega "
+        f"{scores.idxmax():g}, the worst {scores.min():.2f}% at {scores.idxmin():g}."
+    )
+
+
+STUDY = Study(
+    name="noise_strength",
+    title="Strength of the noise",
+    question="How strong must the noise be to act, and when is it too strong?",
+    cells=cells,
+    analyse=analyse,
+    paper_found="Only rho 1e-4 and omega 1e-5 are reported, as values that worked well enough.",
+)
+
+if __name__ == "__main__":
+    raise SystemExit(main(STUDY))
