@@ -86,4 +86,7 @@ def _check() -> int:
 
 
 def _summary(record: dict[str, Any]) -> str:
-    return f"held-out loss {record['heldout_loss']:.4f}, masked accuracy {record['heldout_accuracy']:.1%}"
+    return (
+        f"held-out loss {record['heldout_loss']:.4f}, masked accuracy {record['heldout_accuracy']:.1%}, "
+        f"pairs told apart {record['heldout_pair_accuracy']:.1%}"
+    )

@@ -6,7 +6,7 @@ import functools
 import inspect
 import json
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -39,7 +39,13 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
 
 
 def load_classifier(
-    model: str, task: Task, *, seed: int = 0, dropout: float | None = None, new_head: bool = True
+    model: str,
+    task: Task,
+    *,
+    seed: int = 0,
+    dropout: float | None = None,
+    new_head: bool = True,
+    first_guess: float | None = None,
 ) -> PreTrainedModel:
     """An encoder with a head for the task.
 
@@ -50,6 +56,7 @@ def load_classifier(
         dropout: Sets all dropout rates.
         new_head: Whether weights missing from the checkpoint, or a head of another size, start fresh. False
             (for evaluation) makes both an error.
+        first_guess: What a fresh regression head says before it has learned anything; default 0.
     """
     import torch
     from transformers import AutoConfig, AutoModelForSequenceClassification
@@ -78,9 +85,23 @@ def load_classifier(
         )
     check_complete(loaded, report, model, with_head=not new_head)
     check_finite(loaded, model)
+    if task.regression and first_guess is not None:
+        _start_at(loaded, report["missing_keys"], first_guess)
     if "inputs_embeds" not in inspect.signature(loaded.forward).parameters:
         raise UserError(f"{model} cannot run from word embeddings: scala_lab needs an encoder that takes inputs_embeds")
     return loaded
+
+
+def _start_at(model: PreTrainedModel, fresh: Collection[str], value: float) -> None:
+    """Set the output bias of a fresh regression head, the one fresh bias of a single number.
+
+    Scores are far from 0, and a few large-batch steps are too few for the bias to get there by itself.
+    """
+    import torch
+
+    for name, parameter in model.named_parameters():
+        if name in fresh and name.endswith("bias") and parameter.numel() == 1:
+            torch.nn.init.constant_(parameter, value)
 
 
 def hidden_size(model: torch.nn.Module) -> int:

@@ -1,4 +1,7 @@
-"""Masked language modelling on text of the grammar: how the embedded encoder was made, and how to make it again.
+"""BERT's pretraining on text of the grammar: how the embedded encoder was made, and how to make it again.
+
+Two losses are added, as BERT does: masked tokens are guessed back, and the first token's output, through the pooler,
+says whether a pair of sentences belongs together.
 
 The result is a function of the settings alone: text, masks, order and weights are seeded, batches hold lines of like
 length, and dropout is off, so on one machine with one thread count two runs end with the same bytes.
@@ -17,15 +20,15 @@ import numpy as np
 
 from scala_lab.errors import UserError
 from scala_lab.files import new_folder, write_json
-from scala_lab.tasks.embedded.corpus import sentences
+from scala_lab.tasks.embedded.corpus import Line, lines, sentences
 from scala_lab.tasks.embedded.words import all_words
 
 if TYPE_CHECKING:
     import torch
-    from transformers import BertForMaskedLM, PreTrainedTokenizerBase
+    from transformers import BertForPreTraining, PreTrainedTokenizerBase
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-RECORD, HEAD = "pretrain.json", "mlm_head.safetensors"
+RECORD, HEAD = "pretrain.json", "pretraining_heads.safetensors"
 FILES = frozenset({RECORD, HEAD, "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"})
 """What an encoder's folder holds."""
 
@@ -36,17 +39,17 @@ HELDOUT_LINES, HELDOUT_SEED = 4_000, 1_000_003
 class Settings:
     """Everything that determines the weights, but for the machine."""
 
-    steps: int = 6_000
+    steps: int = 12_000
     seed: int = 0
     threads: int = 2
     batch_size: int = 128
     lines: int = 300_000
-    learning_rate: float = 2e-3
+    learning_rate: float = 3e-3
     warmup: float = 0.05
     weight_decay: float = 0.01
-    mask_rate: float = 0.25
+    mask_rate: float = 0.2
     layers: int = 2
-    hidden: int = 128
+    hidden: int = 64
     heads: int = 4
     intermediate: int = 256
 
@@ -58,6 +61,11 @@ class Batch:
     ids: np.ndarray
     types: np.ndarray
     mask: np.ndarray
+    fits: np.ndarray
+
+
+NOT_ASKED = -100
+"""In `Batch.fits`, for lines that are no pair; the class index that torch's cross-entropy leaves out."""
 
 
 def vocabulary() -> list[str]:
@@ -77,10 +85,10 @@ def build_tokenizer() -> PreTrainedTokenizerBase:
     return BertTokenizer(vocab=ids, do_lower_case=True, model_max_length=128)
 
 
-def build_model(settings: Settings, vocabulary_size: int) -> BertForMaskedLM:
-    """The encoder with its masked-language head, freshly initialised from the seed."""
+def build_model(settings: Settings, vocabulary_size: int) -> BertForPreTraining:
+    """The encoder with its pretraining heads, freshly initialised from the seed."""
     import torch
-    from transformers import BertConfig, BertForMaskedLM
+    from transformers import BertConfig, BertForPreTraining
 
     config = BertConfig(
         vocab_size=vocabulary_size,
@@ -92,25 +100,30 @@ def build_model(settings: Settings, vocabulary_size: int) -> BertForMaskedLM:
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        return BertForMaskedLM(config)
+        return BertForPreTraining(config)
 
 
 def length_uniform_batches(
-    lines: list[str], tokenizer: PreTrainedTokenizerBase, size: int, rng: np.random.Generator
+    text: list[Line], tokenizer: PreTrainedTokenizerBase, size: int, rng: np.random.Generator
 ) -> list[Batch]:
     """Lines sorted by length, cut into batches, batches shuffled."""
-    inputs = [tuple(line.split("\t")) if "\t" in line else line for line in lines]
-    encoded = [
-        (np.array(row.ids), np.array(row.type_ids))
+    inputs = [tuple(line.text.split("\t")) if "\t" in line.text else line.text for line in text]
+    tokenised = [
+        row
         for start in range(0, len(inputs), 10_000)
         for row in tokenizer.backend_tokenizer.encode_batch(inputs[start : start + 10_000])
+    ]
+    encoded = [
+        (np.array(row.ids), np.array(row.type_ids), NOT_ASKED if line.fits is None else int(line.fits))
+        for row, line in zip(tokenised, text, strict=True)
     ]
     encoded.sort(key=lambda row: len(row[0]))
     batches = []
     for start in range(0, len(encoded) - size + 1, size):
         rows = encoded[start : start + size]
-        batch = Batch(*(np.zeros((size, len(rows[-1][0])), dtype=np.int64) for _ in range(3)))
-        for index, (ids, types) in enumerate(rows):
+        tables = (np.zeros((size, len(rows[-1][0])), dtype=np.int64) for _ in range(3))
+        batch = Batch(*tables, fits=np.array([fits for _, _, fits in rows]))
+        for index, (ids, types, _) in enumerate(rows):
             batch.ids[index, : len(ids)] = ids
             batch.types[index, : len(ids)] = types
             batch.mask[index, : len(ids)] = 1
@@ -133,37 +146,64 @@ def corrupt(batch: Batch, vocabulary_size: int, rate: float, rng: np.random.Gene
     return np.where(chosen & (how >= 0.9), strange, ids), chosen
 
 
-def _scores(
-    model: BertForMaskedLM, batch: Batch, rate: float, rng: np.random.Generator
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits at the chosen positions only, and the true tokens there."""
+@dataclass(frozen=True)
+class Guesses:
+    """What the model says of a corrupted batch, and what is true: tokens at the chosen places, and pairs that fit."""
+
+    token_logits: torch.Tensor
+    tokens: torch.Tensor
+    pair_logits: torch.Tensor
+    fits: torch.Tensor
+
+    def loss(self) -> torch.Tensor:
+        """Mean over tokens plus mean over pairs, as BERT's."""
+        from torch.nn.functional import cross_entropy
+
+        asked = self.fits != NOT_ASKED
+        pairs = cross_entropy(self.pair_logits[asked], self.fits[asked], reduction="sum") / max(1, int(asked.sum()))
+        return cross_entropy(self.token_logits, self.tokens) + pairs
+
+
+def _guess(model: BertForPreTraining, batch: Batch, rate: float, rng: np.random.Generator) -> Guesses:
+    """Token logits at the chosen positions only."""
     import torch
 
     ids, chosen = corrupt(batch, model.config.vocab_size, rate, rng)
-    hidden = model.bert(
+    output = model.bert(
         input_ids=torch.from_numpy(ids),
         token_type_ids=torch.from_numpy(batch.types),
         attention_mask=torch.from_numpy(batch.mask),
-    ).last_hidden_state
+    )
     where = torch.from_numpy(chosen)
-    return model.cls(hidden[where]), torch.from_numpy(batch.ids)[where]
+    return Guesses(
+        model.cls.predictions(output.last_hidden_state[where]),
+        torch.from_numpy(batch.ids)[where],
+        model.cls.seq_relationship(output.pooler_output),
+        torch.from_numpy(batch.fits),
+    )
 
 
-def heldout(model: BertForMaskedLM, tokenizer: PreTrainedTokenizerBase, mask_rate: float) -> dict[str, float]:
-    """Loss (nats per chosen token) and accuracy of the masked model on lines that no pretraining has seen."""
+def heldout(model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, mask_rate: float) -> dict[str, float]:
+    """Loss (nats per chosen token), and accuracy on tokens and on pairs, on lines that no pretraining has seen."""
     import torch
 
     rng = np.random.default_rng(HELDOUT_SEED)
-    batches = length_uniform_batches(sentences(HELDOUT_LINES, HELDOUT_SEED), tokenizer, 125, rng)
+    batches = length_uniform_batches(lines(HELDOUT_LINES, HELDOUT_SEED), tokenizer, 125, rng)
     model.eval()
-    loss, right, count = 0.0, 0, 0
+    loss, right, tokens, pairs_right, pairs = 0.0, 0, 0, 0, 0
     with torch.no_grad():
         for batch in batches:
-            logits, truth = _scores(model, batch, mask_rate, rng)
-            loss += float(torch.nn.functional.cross_entropy(logits, truth, reduction="sum"))
-            right += int((logits.argmax(-1) == truth).sum())
-            count += len(truth)
-    return {"heldout_loss": loss / count, "heldout_accuracy": right / count}
+            found = _guess(model, batch, mask_rate, rng)
+            loss += float(torch.nn.functional.cross_entropy(found.token_logits, found.tokens, reduction="sum"))
+            right += int((found.token_logits.argmax(-1) == found.tokens).sum())
+            tokens += len(found.tokens)
+            pairs_right += int((found.pair_logits.argmax(-1) == found.fits).sum())
+            pairs += int((found.fits != NOT_ASKED).sum())
+    return {
+        "heldout_loss": loss / tokens,
+        "heldout_accuracy": right / tokens,
+        "heldout_pair_accuracy": pairs_right / pairs,
+    }
 
 
 def pretrain(
@@ -192,8 +232,8 @@ def pretrain(
     rng = np.random.default_rng(settings.seed)
     tokenizer = build_tokenizer()
     model = build_model(settings, len(tokenizer))
-    lines = sentences(min(settings.lines, settings.steps * settings.batch_size), settings.seed + 1)
-    batches = length_uniform_batches(lines, tokenizer, settings.batch_size, rng)
+    text = lines(min(settings.lines, settings.steps * settings.batch_size), settings.seed + 1)
+    batches = length_uniform_batches(text, tokenizer, settings.batch_size, rng)
     decayed = [weight for weight in model.parameters() if weight.ndim > 1]
     plain = [weight for weight in model.parameters() if weight.ndim <= 1]
     optimizer = torch.optim.AdamW(
@@ -209,8 +249,7 @@ def pretrain(
     model.eval()
     for step in range(settings.steps):
         batch = batches[step % len(batches)]
-        logits, truth = _scores(model, batch, settings.mask_rate, rng)
-        loss = torch.nn.functional.cross_entropy(logits, truth)
+        loss = _guess(model, batch, settings.mask_rate, rng).loss()
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -229,7 +268,7 @@ def check_folder(out: Path) -> None:
         raise UserError(f"--out {out} holds something other than an encoder: name a new folder")
 
 
-def _write(out: Path, model: BertForMaskedLM, tokenizer: PreTrainedTokenizerBase, record: dict[str, Any]) -> None:
+def _write(out: Path, model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, record: dict[str, Any]) -> None:
     """The encoder apart from its head, so that a classifier loads it without leftovers."""
     from safetensors.torch import save_file
 
@@ -245,15 +284,15 @@ def _write(out: Path, model: BertForMaskedLM, tokenizer: PreTrainedTokenizerBase
         write_json(folder / RECORD, record)
 
 
-def read_encoder(folder: Path) -> tuple[BertForMaskedLM, PreTrainedTokenizerBase, dict[str, Any]]:
+def read_encoder(folder: Path) -> tuple[BertForPreTraining, PreTrainedTokenizerBase, dict[str, Any]]:
     """The encoder with its head, the tokenizer and the record from a folder that `pretrain` wrote."""
     from safetensors.torch import load_file
-    from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
+    from transformers import AutoTokenizer, BertConfig, BertForPreTraining
 
     if not (folder / RECORD).is_file():
         raise UserError(f"{folder} holds no pretrained encoder: {RECORD} is missing")
     record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    model = BertForMaskedLM(BertConfig.from_pretrained(folder))
+    model = BertForPreTraining(BertConfig.from_pretrained(folder))
     model.bert.load_state_dict(load_file(folder / "model.safetensors"))
     model.cls.load_state_dict(load_file(folder / HEAD), strict=False)
     return model, AutoTokenizer.from_pretrained(folder), record

@@ -19,17 +19,19 @@ BASE_RATE: Mapping[str, float] = MappingProxyType({"adamw": 1.77e-4, "lamb": 1.7
 REFERENCE_WIDTH = 384
 """The encoder width that BASE_RATE belongs to."""
 
-WIDTH_EXPONENT: Mapping[str, float] = MappingProxyType({"adamw": 2.0, "lamb": 2.0, "ngd": 2.0})
+WIDER_EXPONENT: Mapping[str, float] = MappingProxyType({"adamw": 2.0, "lamb": 2.0, "ngd": 2.0})
 """How fast the rate falls as the encoder gets wider than REFERENCE_WIDTH: 4.4e-5 for adamw at BERT-base's 768."""
+
+NARROWER_EXPONENT: Mapping[str, float] = MappingProxyType({"adamw": 0.6, "lamb": 0.0, "ngd": 0.0})
+"""How fast it rises as the encoder gets narrower: 3e-3 for adamw at the embedded encoder's 64 and batch size 1024.
+The others move in proportion to the weights, whatever their number."""
 
 
 def default_rate(optimizer: str, hidden_size: int, batch_size: int) -> float:
-    """A sound peak rate: BASE * sqrt(B / 32) * (384 / max(width, 384))^exponent.
-
-    Encoders narrower than the reference keep its rate.
-    """
-    width = REFERENCE_WIDTH / max(hidden_size, REFERENCE_WIDTH)
-    return scaled_rate(BASE_RATE[optimizer], batch_size, "sqrt") * width ** WIDTH_EXPONENT[optimizer]
+    """A sound peak rate: BASE * sqrt(B / 32) * (384 / width)^exponent, with one exponent per side of the reference."""
+    ratio = REFERENCE_WIDTH / hidden_size
+    exponent = (NARROWER_EXPONENT if ratio > 1 else WIDER_EXPONENT)[optimizer]
+    return scaled_rate(BASE_RATE[optimizer], batch_size, "sqrt") * ratio**exponent
 
 
 def build_optimizer(model: torch.nn.Module, spec: OptimSpec, lr: float) -> torch.optim.Optimizer:

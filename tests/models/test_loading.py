@@ -174,3 +174,14 @@ def test_fingerprint_tells_weights_apart(model, tiny_bert):
     content[-1] ^= 1
     (model / "model.safetensors").write_bytes(content)
     assert model_fingerprint(str(model)) != model_fingerprint(str(tiny_bert))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_fresh_regression_head_starts_at_the_first_guess_and_a_trained_one_stays(tmp_path, architecture):
+    trained = save_tiny_model(tmp_path / "trained", architecture, labels=1)
+    bare = without(shutil.copytree(trained, tmp_path / "bare"), "classifier")
+    plain, fresh = (load_classifier(str(bare), SCORE, first_guess=guess).eval() for guess in (None, 2.5))
+    ids = torch.tensor([[2, 7, 9, 3]])
+    with torch.no_grad():
+        torch.testing.assert_close(fresh(input_ids=ids).logits, plain(input_ids=ids).logits + 2.5)
+    assert same(load_classifier(str(trained), SCORE, first_guess=2.5), load_classifier(str(trained), SCORE))

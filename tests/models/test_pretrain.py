@@ -40,7 +40,7 @@ def test_training_lowers_the_heldout_loss_and_reading_back_restores_it(tmp_path:
 def test_masking_chooses_the_rate_and_never_special_tokens() -> None:
     rng = np.random.default_rng(0)
     ids = rng.integers(0, 50, (200, 40))
-    batch = Batch(ids, np.zeros_like(ids), np.ones_like(ids))
+    batch = Batch(ids, np.zeros_like(ids), np.ones_like(ids), np.zeros(200, dtype=int))
     corrupted, chosen = corrupt(batch, 50, 0.25, rng)
     words = ids >= len(SPECIAL)
     assert not (chosen & ~words).any()
@@ -61,13 +61,14 @@ def test_shipped_tokenizer_knows_every_word_of_the_tasks_and_spells_strange_ones
     assert tokenizer.tokenize("Zebra") == ["z", "##e", "##b", "##r", "##a"]
     pair = tokenizer("the dog slept .", "a cat ran .")
     assert pair["token_type_ids"] == [0] * 6 + [1] * 5
-    assert tokenizer.decode(pair["input_ids"]).startswith("[CLS] the dog slept . [SEP]")
+    assert tokenizer.convert_ids_to_tokens(pair["input_ids"])[:6] == ["[CLS]", "the", "dog", "slept", ".", "[SEP]"]
 
 
 def test_shipped_weights_have_the_recorded_heldout_loss_and_are_small() -> None:
     model, tokenizer, record = read_encoder(FOLDER)
     measured = heldout(model, tokenizer, record["mask_rate"])
     assert measured["heldout_loss"] == pytest.approx(record["heldout_loss"], rel=0.01)
+    assert measured["heldout_pair_accuracy"] > 0.65, "always saying yes gets 0.56"
     assert sum((FOLDER / file).stat().st_size for file in FILES) < 4_000_000
     assert run(Pretrain(check=True)) == 0
 

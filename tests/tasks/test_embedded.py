@@ -13,6 +13,7 @@ import pytest
 
 from scala_lab.errors import UserError
 from scala_lab.tasks.embedded import DEV_ROWS, LABEL_NOISE, NAMES, TRAIN_ROWS, generate, relations, sentences, sentiment
+from scala_lab.tasks.embedded.corpus import lines
 from scala_lab.tasks.embedded.edits import edit, swap
 from scala_lab.tasks.embedded.inference import answers, draw_fact, draw_scene, follow
 from scala_lab.tasks.embedded.likeness import likeness, question_pair
@@ -248,6 +249,19 @@ def test_pretraining_text_is_seeded_and_uses_every_kind_of_line() -> None:
     assert all(1 <= len(line.split("\t")) <= 2 for line in lines)
     assert max(len(line.split()) for line in lines) < 120
     assert 500 <= len(set(all_words())) <= 900
+
+
+def test_pairs_of_pretraining_fit_or_not_and_their_words_alone_do_not_tell() -> None:
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    asked = [line for line in lines(8_000, 5) if line.fits is not None]
+    assert all("\t" in line.text for line in asked)
+    fits = np.array([line.fits for line in asked])
+    assert 0.45 < fits.mean() < 0.65
+    words = CountVectorizer(token_pattern=r"\S+").fit_transform(line.text for line in asked)
+    model = LogisticRegression(max_iter=200, C=0.1).fit(words[:4000], fits[:4000])
+    assert model.score(words[4000:], fits[4000:]) < fits[4000:].mean() + 0.06
 
 
 def test_a_task_is_generated_quickly() -> None:

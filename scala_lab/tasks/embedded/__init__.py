@@ -31,29 +31,18 @@ Row = tuple[str, str | None, float]
 
 
 def _sst2(draw: Draw, hard: bool, wanted: int) -> Row:
-    depths = (1, 2, 2, 3) if hard else (0, 1, 1, 2)
+    depths = (0, 0, 1, 1) if hard else (0, 0, 0, 1)
     return opinion(draw, depths, bool(wanted)).text, None, wanted
 
 
 def _mnli(draw: Draw, hard: bool, wanted: int) -> Row:
-    while True:
-        row = premise_and_hypothesis(
-            draw, draw.pick((1, 2)) if hard else draw.pick((0, 0, 1)), (2, 3) if hard else (1, 2)
-        )
-        if row[2] == wanted:
-            return row
+    depths, edits = ((0, 0, 0, 1), (1, 1, 2)) if hard else ((0,), (1, 1, 1, 2))
+    return *premise_and_hypothesis(draw, depths, edits, wanted), wanted
 
 
 def _qnli(draw: Draw, hard: bool, wanted: int) -> Row:
-    while True:
-        row = question_and_sentence(
-            draw,
-            draw.pick((0, 0, 1)) if hard else 0,
-            (1, 2, 2) if hard else (1, 1, 2),
-            (1, 2, 3) if hard else (0, 1, 2),
-        )
-        if row[2] == wanted:
-            return row
+    depths, clauses, edits = ((0, 0, 0, 1), (1, 1, 2), (1, 2)) if hard else ((0,), (1, 1, 1, 2), (0, 1, 2))
+    return *question_and_sentence(draw, depths, clauses, edits, wanted), wanted
 
 
 def _qqp(draw: Draw, hard: bool, wanted: int) -> Row:

@@ -1,59 +1,82 @@
-"""Text for pretraining: sentences of the grammar, alone and in contexts that show how words go together.
+"""Text for pretraining: sentences of the grammar, alone and in pairs.
 
-A line is one sentence, or two with a tab between them: an opinion and a short one of like mind, a statement and
-what follows from it, a question and a sentence that answers it, a question in other words, a word and its kind.
-There are no labels in it.
+A line is one sentence, or two with a tab between them. Of a pair it is known whether the second goes with the first:
+an opinion of like mind, a statement that follows, a sentence that answers the question, the same question in other
+words. Nearly half of these do not, and differ from those that do in meaning alone, so telling them apart is to understand
+both. A few pairs carry a connective instead (`therefore`, `perhaps`, ...), as text does: to guess it back is to know
+how the two relate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from scala_lab.tasks.embedded import lexicon
 from scala_lab.tasks.embedded.inference import premise_and_hypothesis, question_and_sentence
 from scala_lab.tasks.embedded.likeness import question_pair, sentence_pair
-from scala_lab.tasks.embedded.relations import ENTAILMENT
-from scala_lab.tasks.embedded.sentiment import opinion
+from scala_lab.tasks.embedded.relations import CONTRADICTION, ENTAILMENT, NEUTRAL
+from scala_lab.tasks.embedded.sentiment import agreement, opinion
 from scala_lab.tasks.embedded.words import CHILDREN, OPPOSITES, SYNONYMS, Draw, article, plural
 
-LIKE_MIND = 0.85
-"""How often the second opinion agrees with the first."""
+CONNECTED = 0.25
+"""How often a pair carries a connective."""
 
 
-def _opinions(draw: Draw) -> str:
-    positive = draw.one_in(0.5)
-    first = opinion(draw, (0, 0, 1, 1, 2), positive).text
-    second = opinion(draw, (0,), positive == draw.one_in(LIKE_MIND)).text
-    return f"{first}\t{second}" if draw.one_in(0.5) else f"{second}\t{first}"
+class Line(NamedTuple):
+    """A text, and whether its second sentence goes with the first (None where that is not asked)."""
+
+    text: str
+    fits: bool | None = None
 
 
-def _consequence(draw: Draw) -> str:
-    for _ in range(3):
-        first, second, label = premise_and_hypothesis(draw, draw.pick((0, 0, 1)), (0, 1, 1, 2))
-        if label == ENTAILMENT:
-            break
-    return f"{first}\t{second}"
+def _pair(draw: Draw, first: str, second: str, fits: bool, word: str) -> Line:
+    """The pair with the question whether it fits, or with a word that says how the second stands to the first."""
+    if draw.one_in(CONNECTED):
+        return Line(f"{first}\t{word} , {second}")
+    return Line(f"{first}\t{second}", fits)
 
 
-def _answer(draw: Draw) -> str:
-    for _ in range(3):
-        question, sentence, label = question_and_sentence(draw, 0, (1, 1, 2), (0, 1, 2))
-        if label == 0:
-            break
-    return f"{question}\t{sentence}"
+def _opinions(draw: Draw) -> Line:
+    positive, fits = draw.one_in(0.5), draw.one_in(0.5)
+    first = opinion(draw, (0, 0, 0, 1, 1), positive).text
+    second = opinion(draw, (0,), positive == fits).text
+    pair = (first, second) if draw.one_in(0.5) else (second, first)
+    return _pair(draw, *pair, fits, "indeed" if fits else "however")
 
 
-def _same_question(draw: Draw) -> str:
-    first, second, _ = question_pair(draw, (1,), draw.one_in(0.8))
-    return f"{first}\t{second}"
+def _consequence(draw: Draw) -> Line:
+    label = draw.pick((ENTAILMENT, ENTAILMENT, NEUTRAL, CONTRADICTION))
+    pair = premise_and_hypothesis(draw, (0, 0, 0, 1), (0, 1, 1, 2), label)
+    word = {ENTAILMENT: "therefore", NEUTRAL: "perhaps", CONTRADICTION: "impossible"}[label]
+    return _pair(draw, *pair, label == ENTAILMENT, word)
 
 
-def _similar(draw: Draw) -> str:
-    first, second, _ = sentence_pair(draw, 0, (0, 1, 2))
-    return f"{first}\t{second}"
+def _answer(draw: Draw) -> Line:
+    label = int(draw.one_in(0.5))
+    pair = question_and_sentence(draw, (0,), (1, 1, 2), (0, 1, 2), label)
+    return _pair(draw, *pair, label == 0, ("listen", "besides")[label])
 
 
-def _kinds(draw: Draw) -> str:
+def _same_question(draw: Draw) -> Line:
+    first, second, label = question_pair(draw, (1, 1, 2), draw.one_in(0.5))
+    return _pair(draw, first, second, label == 1, ("also", "again")[int(label)])
+
+
+def _agreement(draw: Draw) -> Line:
+    return Line(agreement(draw))
+
+
+def _similar(draw: Draw) -> Line:
+    first, second, score = sentence_pair(draw, 0, (0, 1, 2, 3, 4))
+    return Line(f"{first}\t{second}", score > 2.5)
+
+
+def _kinds(draw: Draw) -> Line:
+    return Line(_nominal_kinds(draw))
+
+
+def _nominal_kinds(draw: Draw) -> str:
     parent = draw.pick(tuple(CHILDREN["noun"]))
     child, sibling = draw.pick(CHILDREN["noun"][parent]), draw.pick(CHILDREN["noun"][parent])
     turn = draw.chance()
@@ -81,18 +104,19 @@ def _verbal_kinds(draw: Draw) -> str:
     return f"{word} means {draw.pick(SYNONYMS[kind][word])} ."
 
 
-_MIX: tuple[Callable[[Draw], str], ...] = (
+_MIX: tuple[Callable[[Draw], Line], ...] = (
     *(_opinions,) * 6,
+    *(_agreement,) * 2,
     *(_consequence,) * 6,
-    *(_answer,) * 3,
-    *(_same_question,) * 2,
-    _similar,
+    *(_answer,) * 4,
+    *(_same_question,) * 4,
+    *(_similar,) * 2,
     _kinds,
 )
 
 
-def sentences(count: int, seed: int) -> list[str]:
-    """That many lines of pretraining text; a tab parts the two sentences of a pair.
+def lines(count: int, seed: int) -> list[Line]:
+    """That many lines of pretraining text.
 
     Args:
         count: Number of lines.
@@ -100,3 +124,8 @@ def sentences(count: int, seed: int) -> list[str]:
     """
     draw = Draw(f"pretraining text {seed}")
     return [draw.pick(_MIX)(draw) for _ in range(count)]
+
+
+def sentences(count: int, seed: int) -> list[str]:
+    """The texts of `lines`."""
+    return [line.text for line in lines(count, seed)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scala_lab.tasks.embedded.edits import edit, swap
-from scala_lab.tasks.embedded.relations import EQUAL, NEUTRAL, QUANTIFIERS, WITHIN, judge
+from scala_lab.tasks.embedded.relations import ENTAILMENT, EQUAL, NEUTRAL, WITHIN, judge
 from scala_lab.tasks.embedded.scenes import (
     Phrase,
     Scene,
@@ -32,10 +32,11 @@ _INFERENCE_EDITS = (
     "circumstance",
     "circumstance",
     "negate",
-    "negate",
     "quantifier",
     "quantifier",
 )
+_USUAL = ("some", "some", "every", "every", "no", "no", "most", "not every")
+"""Quantifiers of premises, by how often they come."""
 _QUESTION_EDITS = ("synonym", "hypernym", "drop modifier", "wider verb", "circumstance")
 _WRONG_EDITS = (
     "sibling",
@@ -47,11 +48,13 @@ _WRONG_EDITS = (
     "opposite adjective",
 )
 _SLOTS = ("who", "what", "where", "when")
+_TRIES = 6
+"""Hypotheses tried on one premise before another is drawn."""
 
 
 def draw_scene(draw: Draw, depth: int) -> Scene:
     """A quantified statement."""
-    return Scene(draw.pick(QUANTIFIERS), draw_phrase(draw, True, depth), draw_action(draw, depth))
+    return Scene(draw.pick(_USUAL), draw_phrase(draw, True, depth), draw_action(draw, depth))
 
 
 def draw_fact(draw: Draw, depth: int) -> Scene:
@@ -70,16 +73,19 @@ def follow(first: Scene, second: Scene) -> int:
     )
 
 
-def premise_and_hypothesis(draw: Draw, depth: int, edits: tuple[int, ...]) -> tuple[str, str, int]:
-    """A pair of statements and how the second stands to the first."""
-    first = draw_scene(draw, depth)
-    if draw.one_in(0.06):
-        second = swap(first)
-        label = NEUTRAL if second is not first else follow(first, second)
-    else:
-        second = edit(draw, first, _INFERENCE_EDITS, draw.pick(edits))
-        label = follow(first, second)
-    return f"{say(draw, first)} .", f"{say(draw, second)} .", label
+def premise_and_hypothesis(draw: Draw, depths: tuple[int, ...], edits: tuple[int, ...], label: int) -> tuple[str, str]:
+    """Two statements of which the second stands to the first as the label says."""
+    while True:
+        first = draw_scene(draw, draw.pick(depths))
+        for _ in range(_TRIES):
+            if draw.one_in(0.06):
+                second = swap(first)
+                found = NEUTRAL if second is not first else ENTAILMENT
+            else:
+                second = edit(draw, first, _INFERENCE_EDITS, draw.pick(edits))
+                found = follow(first, second)
+            if found == label:
+                return f"{say(draw, first)} .", f"{say(draw, second)} ."
 
 
 def answers(fact: Scene, question: Scene, asked: str) -> bool:
@@ -103,10 +109,6 @@ def answers(fact: Scene, question: Scene, asked: str) -> bool:
     return all(part in (EQUAL, WITHIN) for part in parts)
 
 
-def _possible(scene: Scene, asked: str) -> bool:
-    return asked in ("where", "when") or (asked == "who") or scene.action.object is not None
-
-
 def _question(draw: Draw, fact: Scene, asked: str, wrong: bool, edits: int) -> Scene:
     """What a question about the fact supposes: the fact with the asked slot left open, reworded."""
     scene = edit(draw, fact._replace(action=fact.action._replace(negated=False)), _QUESTION_EDITS, edits)
@@ -121,17 +123,16 @@ def _question(draw: Draw, fact: Scene, asked: str, wrong: bool, edits: int) -> S
 
 
 def question_and_sentence(
-    draw: Draw, depth: int, clauses: tuple[int, ...], edits: tuple[int, ...]
-) -> tuple[str, str, int]:
-    """A question, a sentence of one or more facts, and whether the sentence answers it (0) or not (1)."""
-    facts = [draw_fact(draw, depth) for _ in range(draw.pick(clauses))]
-    about = draw.pick(facts)
-    asked = draw.pick([slot for slot in _SLOTS if _possible(about, slot)])
-    question = _question(draw, about, asked, draw.one_in(0.4), draw.pick(edits))
-    if len(facts) > 1 and draw.one_in(0.25):
-        question = question._replace(subject=draw.pick(facts).subject)
-    if asked == "what" and question.action.object is None:
-        asked = "where"
-    label = 0 if any(answers(fact, question, asked) for fact in facts) else 1
-    sentence = draw.pick((" and ", " , while ", " before ")).join(say(draw, fact) for fact in facts)
-    return ask(draw, question, asked), f"{sentence} .", label
+    draw: Draw, depths: tuple[int, ...], clauses: tuple[int, ...], edits: tuple[int, ...], label: int
+) -> tuple[str, str]:
+    """A question and a sentence of one or more facts that answers it (label 0) or does not (1)."""
+    while True:
+        facts = [draw_fact(draw, draw.pick(depths)) for _ in range(draw.pick(clauses))]
+        about = draw.pick(facts)
+        asked = draw.pick(_SLOTS if about.action.object is not None else ("who", "where", "when"))
+        question = _question(draw, about, asked, draw.one_in(0.4), draw.pick(edits))
+        if len(facts) > 1 and draw.one_in(0.25):
+            question = question._replace(subject=draw.pick(facts).subject)
+        if any(answers(fact, question, asked) for fact in facts) == (label == 0):
+            sentence = draw.pick((" and ", " , while ", " before ")).join(say(draw, fact) for fact in facts)
+            return ask(draw, question, asked), f"{sentence} ."

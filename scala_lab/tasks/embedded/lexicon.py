@@ -115,7 +115,7 @@ TIMES: dict[str, str] = {
 
 ASPECTS = (
     "plot script story ending opening dialogue acting cast hero villain music score camera editing pacing humour "
-    "romance direction scenery soundtrack finale sequel chorus album concert performance lyrics melody novel chapter "
+    "romance direction scenery soundtrack finale sequel chorus album concert performance poster melody novel chapter "
     "service menu dessert waiter room view staff breakfast"
 )
 

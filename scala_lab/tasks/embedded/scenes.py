@@ -125,7 +125,7 @@ def draw_phrase(draw: Draw, living: bool, depth: int, adjectives: float = 0.4) -
 
 
 def draw_action(
-    draw: Draw, depth: int, circumstances: float = 0.3, negations: float = 0.15, transitive: float = 0.75
+    draw: Draw, depth: int, circumstances: float = 0.25, negations: float = 0.1, transitive: float = 0.75
 ) -> Action:
     """A random thing to do."""
     what = None

@@ -13,6 +13,8 @@ from scala_lab.tasks.embedded import lexicon
 from scala_lab.tasks.embedded.words import Draw
 
 STRONGER, WEAKER, NEGATION = 1.5, 0.5, -0.7
+CLEAR = 0.6
+"""Sentences worth less than this, either way, are left out."""
 LONGEST = 44
 """Words in a sentence, at most."""
 
@@ -32,6 +34,7 @@ _WORD_VALUE = (
     dict(_valued(lexicon.OPINIONS)) | dict(_valued(lexicon.EFFECT_VERBS)) | dict(_valued(lexicon.OPINION_NOUNS))
 )
 _ADJECTIVES = [word for words in lexicon.OPINIONS.values() for word in words.split()]
+_BY_SIGN = {sign: [word for word in _ADJECTIVES if (_WORD_VALUE[word] > 0) is sign] for sign in (True, False)}
 _EFFECTS = [word for words in lexicon.EFFECT_VERBS.values() for word in words.split()]
 _NOUNS = [word for words in lexicon.OPINION_NOUNS.values() for word in words.split()]
 _STANCES = _valued(lexicon.OPINION_VERBS)
@@ -40,16 +43,16 @@ _INTENSIFIERS = lexicon.INTENSIFIERS.split()
 _DOWNTONERS = lexicon.DOWNTONERS.split()
 
 
-def _description(draw: Draw, plain: float = 0.45) -> Opinion:
-    """`slightly dull`, `not very good`, `clever and warm`, `odd but charming`."""
+def _description(draw: Draw, turns: bool = True) -> Opinion:
+    """`slightly dull`, `not very good`, `clever and warm`, `odd but charming`; without `turns` only the first."""
     word = draw.pick(_ADJECTIVES)
     text, value = word, float(_WORD_VALUE[word])
-    if not draw.one_in(plain):
+    if draw.one_in(0.45):
         if draw.one_in(0.5):
             text, value = f"{draw.pick(_INTENSIFIERS)} {text}", value * STRONGER
         else:
             text, value = f"{draw.pick(_DOWNTONERS)} {text}", value * WEAKER
-    turn = draw.chance()
+    turn = draw.chance() if turns else 1.0
     if turn < 0.2:
         text, value = f"{draw.pick(('not', 'hardly', 'never', 'not at all'))} {text}", value * NEGATION
     elif turn < 0.3:
@@ -70,7 +73,7 @@ def clause(draw: Draw) -> Opinion:
         frame = draw.pick(("the {} was {}", "the {} was {}", "i found the {} {}", "the {} seemed {}"))
         return Opinion(frame.format(aspect, text), value)
     if turn < 0.62:
-        text, value = _description(draw)
+        text, value = _description(draw, turns=False)
         frame = draw.pick(
             (
                 "nobody could call the {} {}",
@@ -128,9 +131,18 @@ def compose(draw: Draw, depth: int) -> Opinion:
     return Opinion(frame.format(first.text, second.text), first.value)
 
 
+def agreement(draw: Draw) -> str:
+    """Words of one mind side by side: text that shows polarity by company, as reviews do."""
+    stance, value = draw.pick(_STANCES)
+    words = [draw.pick(_BY_SIGN[value > 0]) for _ in range(3)]
+    if draw.one_in(0.6):
+        return f"the {draw.pick(_ASPECTS)} was {words[0]} , {words[1]} and {words[2]} ."
+    return f"i {stance} the {draw.pick(_ASPECTS)} because it was {words[0]} and {words[1]} ."
+
+
 def opinion(draw: Draw, depths: tuple[int, ...], positive: bool) -> Opinion:
     """A sentence of the wanted sign whose value is clear of zero; depth is one of `depths`."""
     while True:
         found = compose(draw, draw.pick(depths))
-        if (found.value > 0.4 if positive else found.value < -0.4) and found.text.count(" ") < LONGEST:
+        if (found.value > CLEAR if positive else found.value < -CLEAR) and found.text.count(" ") < LONGEST:
             return Opinion(f"{found.text} .", found.value)
