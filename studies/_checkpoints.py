@@ -1,0 +1,48 @@
+"""The trained models whose curvature is looked at: each method at the middle rate of its grid, on one task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from scala_lab.runs.measurement import Measurement
+from scala_lab.spec import RunSpec
+from scala_lab.study import Cell
+from scala_lab.study.profiles import Profile
+from scala_lab.study.rows import BASELINE, EFFECTIVE, LAMB, SCALA, Row
+
+SMALL, LARGE = BASELINE.named("small batch"), BASELINE.named("large batch")
+ALL = (SMALL, LARGE, LAMB, SCALA, EFFECTIVE)
+SIDE_BY_SIDE = (SMALL, LARGE, SCALA)
+"""The three of the paper's figure."""
+
+RATE_NOTE = "Each method at the middle rate of its grid: a declaration cannot know which rate will turn out best."
+
+
+def middle_rate(profile: Profile, row: Row, batch_size: int) -> float:
+    """The middle of the row's grid."""
+    grid = profile.rates(row.recipe, batch_size, row.overrides.get("optimizer"))
+    return grid[len(grid) // 2]
+
+
+def trained(profile: Profile, row: Row, seed: int, task: str | None = None) -> tuple[RunSpec, dict[str, Any]]:
+    """The run behind a row, and its labels."""
+    batch_size = profile.small_batch if row is SMALL else profile.large_batch
+    rate = middle_rate(profile, row, batch_size)
+    task = task or profile.pair[0]
+    spec = profile.spec(task, row.recipe, batch_size, rate, seed=seed, **row.overrides)
+    labels = {"task": task, "method": row.method, "batch_size": batch_size, "rate": rate, "seed": seed}
+    return spec, labels
+
+
+def measured_cells(
+    profile: Profile, function: str, settings: dict[str, Any], rows: Sequence[Row], seeds: Iterable[int]
+) -> list[Cell]:
+    """One measurement of each checkpoint, by a function of `scala_lab.curvature.measurements`."""
+    cells = []
+    for row in rows:
+        for seed in seeds:
+            spec, labels = trained(profile, row, seed)
+            measurement = Measurement(f"scala_lab.curvature.measurements:{function}", (spec,), settings)
+            cells.append(Cell(measurement, **labels))
+    return cells

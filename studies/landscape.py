@@ -1,0 +1,115 @@
+"""The loss around the place where each method ends: along its top eigenvector, and over a random plane."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
+from studies._checkpoints import RATE_NOTE, SIDE_BY_SIDE, measured_cells
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from scala_lab.study.profiles import Profile
+
+LINE, PLANE = {"line_points": 41, "line_reach": 1.0}, {"plane_points": 15, "plane_reach": 1.0}
+X_LABEL = "random direction 1 (in weight norms, row by row)"
+Y_LABEL = "random direction 2 (in weight norms, row by row)"
+
+
+def cells(profile: Profile) -> list[Cell]:
+    """Small batch, large batch and ScaLA with the first seed."""
+    settings = {"samples": profile.curvature.samples, "threads": profile.curvature.threads, **LINE, **PLANE}
+    return measured_cells(profile, "slices", settings, SIDE_BY_SIDE, profile.seeds[:1])
+
+
+def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
+    """One scale for all methods."""
+    from scala_lab.report.line_figures import slice_1d_plot
+    from scala_lab.report.plane_figures import side_by_side
+
+    done = frame[frame["status"] == "finished"]
+    if done.empty:
+        return Findings()
+    task = done["task"].iloc[0]
+    lines = {run["method"]: _slice(run, "line", "position") for run in done.to_dict("records")}
+    planes = {run["method"]: _slice(run, "plane", "x", "y") for run in done.to_dict("records")}
+    table = landscape_table(done, lines, planes)
+    same = "the same two directions' random numbers, rescaled row by row to each model's weights"
+    notes = [
+        f"Mean training loss over {profile.curvature.samples} rows of {task}, seed {profile.seeds[0]}, no dropout.",
+        f"Plane: {same}.",
+        RATE_NOTE,
+    ]
+    title = "Loss along the top eigenvector of each model"
+    return Findings(
+        tables=[Tabulation("", table, "How fast the loss rises around each model.", notes)],
+        figures=[
+            Drawing("line", slice_1d_plot(lines, title, "distance (units of weight)"), f"{title}, on {task}."),
+            Drawing(
+                "", side_by_side(planes, x_label=X_LABEL, y_label=Y_LABEL), f"Loss over a random plane, on {task}."
+            ),
+            Drawing(
+                "surface",
+                side_by_side(planes, x_label=X_LABEL, y_label=Y_LABEL, kind="surface"),
+                f"The same as surfaces, on {task}.",
+            ),
+        ],
+        found=_sentence(table),
+    )
+
+
+def landscape_table(
+    done: pd.DataFrame, lines: dict[str, pd.DataFrame], planes: dict[str, pd.DataFrame]
+) -> pd.DataFrame:
+    """One row per method: the loss here, a tenth of the way out, and over the plane."""
+    import pandas as pd
+
+    rows = []
+    for run in done.to_dict("records"):
+        line, plane = lines[run["method"]], planes[run["method"]]
+        centre = float(line.loc[line["position"].abs().idxmin(), "loss"])
+        radius = np.hypot(plane["x"], plane["y"])
+        near = plane.loc[(radius > 0) & (radius < 0.3 * radius.max()), "loss"]
+        rows.append(
+            {
+                "method": run["method"],
+                "B": run["batch_size"],
+                "loss": centre,
+                "top eigenvalue": run["eigenvalue"],
+                "largest loss on the line": line["loss"].max(),
+                "mean rise near the centre of the plane": float(near.mean()) - centre,
+                "mean loss over the plane": plane["loss"].mean(),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _slice(run: dict[str, Any], kind: str, *places: str) -> pd.DataFrame:
+    import pandas as pd
+
+    columns = {name: np.array(run[f"{kind}_{name}"], dtype=float) for name in (*places, "loss", "accuracy")}
+    return pd.DataFrame(columns)
+
+
+def _sentence(table: pd.DataFrame) -> str:
+    rises = ", ".join(
+        f"{row['method']} {row['mean rise near the centre of the plane']:.3g}" for row in table.to_dict("records")
+    )
+    return f"Mean rise of the loss near the centre of the random plane: {rises} nats."
+
+
+STUDY = Study(
+    name="landscape",
+    title="Loss landscape",
+    question="Is the loss around a large-batch model steeper than around a small-batch one and ScaLA's, by eye?",
+    cells=cells,
+    analyse=analyse,
+)
+
+if __name__ == "__main__":
+    from scala_lab.study.discovery import main
+
+    raise SystemExit(main(STUDY))

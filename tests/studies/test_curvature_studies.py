@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from scala_lab.curvature import HessianOperator, top_eigenpairs
+from scala_lab.curvature.rows import disjoint_sets, sorted_batches
+from scala_lab.models.loading import load_classifier
+from scala_lab.study.profiles import EMBEDDED, LAPTOP, PAPER
+from scala_lab.training.preparation import prepare
+from studies import landscape, sharpness, spectrum
+from tests.studies.tiny_profile import TinyStore, tiny_profile
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory):
+    return tiny_profile(tmp_path_factory.mktemp("tiny-profile"))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return TinyStore(tmp_path_factory.mktemp("store"))
+
+
+@pytest.fixture(scope="module")
+def sharp(profile, store):
+    return store.frame(sharpness.cells(profile))
+
+
+@pytest.mark.parametrize("whole", [EMBEDDED, LAPTOP, PAPER])
+def test_the_three_studies_look_at_the_same_runs(whole):
+    runs = {spec.run_id for cell in sharpness.cells(whole) for spec in cell.specs}
+    assert len(runs) == 5 * len(whole.seeds)
+    for study in (spectrum, landscape):
+        assert {spec.run_id for cell in study.cells(whole) for spec in cell.specs} < runs
+    assert {cell.labels["task"] for cell in sharpness.cells(whole)} == {whole.pair[0]}
+    assert {cell.labels["batch_size"] for cell in sharpness.cells(whole)} == {whole.small_batch, whole.large_batch}
+
+
+def test_eigenvalues_are_those_of_the_checkpoint_on_its_training_rows(profile, store, sharp):
+    row = sharp.iloc[0]
+    run = store.run(sharpness.cells(profile)[0].what.of[0])
+    prepared = prepare(run.spec)
+    model = load_classifier(str(run.checkpoint), prepared.task, new_head=False)
+    values = []
+    for rows in disjoint_sets(prepared.train, 24, 2, seed=0):
+        batches = sorted_batches(prepared.train, rows, 64, prepared.tokenizer.pad_token_id)
+        values.append(top_eigenpairs(HessianOperator(model, batches), tol=1e-5, seed=3).eigenvalues[0])
+    # residuals of 1e-3 leave relative errors of at most that
+    assert row["eigenvalues"] == pytest.approx(values, rel=2e-3)
+    assert row["eigenvalue"] == pytest.approx(np.mean(values), rel=2e-3)
+    assert row["deviation"] == pytest.approx(np.std(values, ddof=1), rel=0.05)
+    assert row["converged"]
+    assert row["score"] == pytest.approx(100 * run.metrics["dev"]["accuracy"])
+
+
+def test_power_iteration_agrees_within_its_residual(sharp):
+    first = np.array([values[0] for values in sharp["eigenvalues"]])
+    agree = np.abs(sharp["power_eigenvalue"] / first - 1)
+    assert (agree[sharp["power_converged"].astype(bool)] < 2e-2).all()
+    assert (sharp["power_residual"] <= 1e-2).equals(sharp["power_converged"].astype(bool))
+
+
+def test_sharpness_gives_a_row_for_every_method_and_judges_both_claims(profile, sharp):
+    findings = sharpness.analyse(profile, sharp)
+    table = findings.tables[0].frame
+    assert list(table["method"]) == ["small batch", "large batch", "LAMB", "ScaLA", "ScaLA-effective"]
+    assert table["over small batch"].iloc[0] == 1
+    assert [claim.claim.id for claim in findings.claims] == ["C5", "C6"]
+    assert all(part.estimate.n == 2 for claim in findings.claims for part in claim.parts)
+    assert "Figure 1(c)" in findings.figures[0].caption
+    assert "large batch over small batch" in findings.found
+
+
+def test_a_method_that_failed_is_named_and_the_others_stand(profile, sharp):
+    lost = sharp.copy()
+    lost.loc[lost["method"] == "LAMB", "status"] = "failed"
+    findings = sharpness.analyse(profile, lost)
+    assert "LAMB" not in set(findings.tables[0].frame["method"])
+    assert any("LAMB (2 runs)" in note for note in findings.tables[0].notes)
+
+
+def test_spectrum_agrees_with_sharpness_and_its_parts_with_one_another(profile, store, sharp):
+    frame = store.frame(spectrum.cells(profile))
+    for run in frame.to_dict("records"):
+        same = sharp[(sharp["method"] == run["method"]) & (sharp["seed"] == run["seed"])].iloc[0]
+        assert run["eigenvalues"][0] == pytest.approx(same["eigenvalues"][0], rel=2e-3)
+        # a block of a symmetric matrix has its eigenvalues between the matrix's ends
+        assert max(run["layer_eigenvalues"]) <= run["eigenvalues"][0] * 1.002
+        assert sum(run["weights"]) == pytest.approx(1)
+        assert min(run["nodes"]) >= run["smallest"] * 1.01 - 1e-3
+        assert max(run["nodes"]) <= run["eigenvalues"][0] * 1.002
+    findings = spectrum.analyse(profile, frame)
+    whole, layers = (table.frame for table in findings.tables)
+    assert list(whole["method"]) == list(layers.columns) == ["small batch", "large batch", "ScaLA"]
+    assert layers.index[0] == "embeddings"
+    assert len(findings.figures) == 2
+
+
+def test_landscape_has_one_scale_and_the_checkpoint_at_its_centre(profile, store, sharp, monkeypatch):
+    monkeypatch.setattr(landscape, "LINE", {"line_points": 5, "line_reach": 0.01})
+    monkeypatch.setattr(landscape, "PLANE", {"plane_points": 3, "plane_reach": 0.5})
+    frame = store.frame(landscape.cells(profile))
+    for run in frame.to_dict("records"):
+        same = sharp[(sharp["method"] == run["method"]) & (sharp["seed"] == run["seed"])].iloc[0]
+        line = np.array(run["line_loss"])
+        centre = line[2]
+        assert run["plane_loss"][4] == pytest.approx(centre)
+        # the second derivative along a unit eigenvector is its eigenvalue; float32 losses leave a few percent
+        second = (line[0] - 2 * centre + line[4]) / 0.01**2
+        assert second == pytest.approx(same["eigenvalues"][0], rel=0.1, abs=0.05)
+    findings = landscape.analyse(profile, frame)
+    assert [drawing.name for drawing in findings.figures] == ["line", "", "surface"]
+    assert list(findings.tables[0].frame["method"]) == ["small batch", "large batch", "ScaLA"]

@@ -1,0 +1,59 @@
+"""A profile so small that a study's own cells run in seconds, and its cells computed without a store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from scala_lab.spec import RunSpec
+from scala_lab.study.profiles import EMBEDDED, CurvaturePlan, Profile
+from scala_lab.study.records import Records, frame_of, run_record
+from scala_lab.training import train
+from scala_lab.training.run_folder import RunResult
+from tests.tiny import save_tiny_model, write_rows
+
+
+def tiny_profile(folder: Path) -> Profile:
+    """Embedded studies on a random encoder and a file of 96 rows."""
+    model = save_tiny_model(folder / "encoder", dropout=0.1)
+    rows = write_rows(folder / "rows.csv", 96)
+    return replace(
+        EMBEDDED,
+        models=(str(model),),
+        tasks=(str(rows),) * 4,
+        pair=(str(rows), str(rows)),
+        small_batch=8,
+        large_batch=32,
+        seeds=(0, 1),
+        curvature=CurvaturePlan(samples=24, sets=2),
+        settings={
+            "text_columns": ("text",),
+            "label_column": "label",
+            "epochs": 2,
+            "threads": 1,
+            "micro_batch": 16,
+        },
+    )
+
+
+class TinyStore:
+    """Trains and measures what cells need, each once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.runs: dict[str, RunResult] = {}
+        self.measured: dict[str, dict] = {}
+
+    def run(self, spec: RunSpec) -> RunResult:
+        if spec.run_id not in self.runs:
+            self.runs[spec.run_id] = train(spec, self.folder / spec.name)
+        return self.runs[spec.run_id]
+
+    def frame(self, cells):
+        """What `analyse` gets."""
+        for cell in cells:
+            runs = [self.run(spec) for spec in cell.specs]
+            if cell.specs != (cell.what,) and cell.what.id not in self.measured:
+                self.measured[cell.what.id] = {"status": "finished", "result": cell.what.compute(runs)}
+        records = {key: run_record(run) for key, run in self.runs.items()}
+        return frame_of(cells, Records(records, self.measured))
