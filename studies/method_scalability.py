@@ -1,0 +1,119 @@
+"""How the time of a whole run falls with the number of workers, for every method."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scala_lab.claims.scaling import NO_DELAY, SCALA, c14
+from scala_lab.methods.recipes import find_recipe
+from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
+from scala_lab.study.rows import BASELINE, LAMB, WITHOUT_DELAY
+from studies._timings import STEPS, WARMUP, medians, step_cell, step_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from scala_lab.study.profiles import Profile
+
+SMALL = "small batch"
+
+
+def cells(profile: Profile) -> list[Cell]:
+    """Steps of four kinds; ScaLA with its delay is made of LAMB's steps and steps with noise."""
+    large = profile.large_batch
+    places = (
+        (BASELINE.named(SMALL), profile.small_batch),
+        (BASELINE, large),
+        (LAMB, large),
+        (WITHOUT_DELAY.named(NO_DELAY), large),
+    )
+    return [
+        step_cell(profile, row, profile.pair[1], batch_size, workers)
+        for row, batch_size in places
+        for workers in profile.workers
+        if workers <= batch_size
+    ]
+
+
+def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
+    """Five lines over workers."""
+    from scala_lab.report.timing_figures import worker_lines
+
+    done = frame[frame["status"] == "finished"]
+    if done.empty:
+        return Findings()
+    epochs = int(profile.settings["epochs"])
+    rows = run_rows(done, epochs)
+    lines = medians(rows, ["label", "workers"], "seconds")
+    named = lines.assign(label=[_title(label, profile) for label in lines["label"]])
+    delay = find_recipe("scala").option_values()["delay"]
+    notes = [
+        f"Medians of {STEPS} steps after {WARMUP} of warm-up, times the steps of {epochs} epochs; "
+        f"{done['task'].iloc[0]}, one process per worker on this machine.",
+        f"ScaLA: LAMB's steps for {delay:g} of {epochs} epochs, then steps with noise.",
+    ]
+    table = lines.pivot_table("value", "label", "workers", sort=False)
+    table.columns = [f"P = {count:g}" for count in table.columns]
+    return Findings(
+        tables=[Tabulation("", table, "Figure 5: seconds per run over workers.", notes)],
+        figures=[
+            Drawing(
+                "",
+                worker_lines(named, "Time of a run over workers", "seconds per run"),
+                f"Figure 5: scalability of the methods on {done['task'].iloc[0]}.",
+            )
+        ],
+        claims=[c14(rows)],
+        found=_sentence(lines),
+    )
+
+
+def run_rows(done: pd.DataFrame, epochs: int) -> pd.DataFrame:
+    """One row per line, number of workers and step: seconds of a run at that step's pace."""
+    import pandas as pd
+
+    rows = [
+        {"label": cell["method"], "workers": cell["workers"], "step": row["step"]}
+        | {"seconds": row["seconds"] * cell["steps_per_epoch"] * epochs}
+        for cell in done.to_dict("records")
+        for row in step_rows(cell)
+    ]
+    found = pd.DataFrame(rows, columns=["label", "workers", "step", "seconds"])
+    share = min(find_recipe("scala").option_values()["delay"] / epochs, 1.0)
+    keys = ["workers", "step"]
+    plain = found[found["label"] == LAMB.method].set_index(keys)["seconds"]
+    noisy = found[found["label"] == NO_DELAY].set_index(keys)["seconds"]
+    mixed = (share * plain + (1 - share) * noisy).dropna().reset_index().assign(label=SCALA)
+    return pd.concat([found[found["label"] != NO_DELAY], mixed, found[found["label"] == NO_DELAY]], ignore_index=True)
+
+
+def _title(label: str, profile: Profile) -> str:
+    return f"baseline, B = {profile.small_batch}" if label == SMALL else f"{label}, B = {profile.large_batch}"
+
+
+def _sentence(lines: pd.DataFrame) -> str:
+    most = lines["workers"].max()
+    last = lines[lines["workers"] == most].set_index("label")["value"]
+    if not {SMALL, SCALA, NO_DELAY} <= set(last.index):
+        return ""
+    return (
+        f"On {most:g} workers ScaLA's run takes 1/{last[SMALL] / last[SCALA]:.2f} of the small-batch baseline's time, "
+        f"and without delay {last[NO_DELAY] / last[SCALA]:.2f}x as long."
+    )
+
+
+STUDY = Study(
+    name="method_scalability",
+    title="Scalability of the methods",
+    question="How does the time of a whole run fall with the number of workers for each method?",
+    cells=cells,
+    analyse=analyse,
+    source="Figure 5",
+    paper_found="BERT-base on SST-2: B=32 stops at 4 GPUs, all large-batch methods scale to 32, where they take about "
+    "equally long; the delay saves most on 1 to 16.",
+)
+
+if __name__ == "__main__":
+    from scala_lab.study.discovery import main
+
+    raise SystemExit(main(STUDY))

@@ -1,0 +1,96 @@
+"""Where the time of a step goes, without and with noise: phases in units of a forward pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scala_lab.claims.scaling import NOISE, PLAIN, c7
+from scala_lab.clock import PHASES
+from scala_lab.runs.measurement import Measurement
+from scala_lab.scaling.phases import STEP
+from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
+from scala_lab.study.rows import FREELB, LAMB, WITHOUT_DELAY
+from studies._timings import WARMUP, first_steps
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from scala_lab.study.profiles import Profile
+
+ROWS = {PLAIN: LAMB, NOISE: WITHOUT_DELAY, "FreeLB": FREELB.but("FreeLB", optimizer="lamb")}
+"""All three with the same optimizer, so that what differs is the step."""
+STEPS = 8
+
+
+def cells(profile: Profile) -> list[Cell]:
+    """One measurement in which the methods take turns."""
+    task = profile.pair[0]
+    specs = tuple(first_steps(profile, row, task, profile.large_batch) for row in ROWS.values())
+    settings = {"names": list(ROWS), "steps": STEPS, "warmup": WARMUP, "threads": profile.settings.get("threads") or 1}
+    measurement = Measurement("scala_lab.scaling.measurements:phases", specs, settings, alone=True)
+    return [Cell(measurement, task=task, batch_size=profile.large_batch)]
+
+
+def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
+    """Stacked bars, a table in forward passes, and the parts of the claim."""
+    done = frame[frame["status"] == "finished"]
+    if done.empty:
+        return Findings()
+    rows = phase_rows(done)
+    shares = in_forward_passes(rows)
+    claim = c7(rows)
+    table = shares.pivot_table("value", "method", "phase", sort=False)
+    table = table[[name for name in (*PHASES, STEP) if name in table]]
+    task, batch = done["task"].iloc[0], done["batch_size"].iloc[0]
+    notes = [
+        f"Medians over {STEPS} steps of {batch} samples of {task} after {WARMUP} of warm-up; methods take turns in one "
+        "process, one worker, LAMB for all. A forward pass: the clean forward of a plain step.",
+        "The inner backward here computes the gradient of the noise alone. The paper counts a full one: the claim's "
+        "first part adds the inner forward to a plain step's backward.",
+    ]
+    from scala_lab.report.timing_figures import phase_bars
+
+    bars = shares[shares["phase"] != STEP]
+    return Findings(
+        tables=[Tabulation("", table, "Figure 3: phases of a step in forward passes.", notes)],
+        figures=[Drawing("", phase_bars(bars), "Figure 3: time breakdown without and with PGA-1, FreeLB beside them.")],
+        claims=[claim],
+        found="; ".join(f"{part.statement}: {part.estimate}" for part in claim.parts) + ".",
+    )
+
+
+def phase_rows(done: pd.DataFrame) -> pd.DataFrame:
+    """One row per method, step and phase."""
+    import pandas as pd
+
+    rows = [
+        {"method": key.partition(":")[0], "phase": key.partition(":")[2], "step": step, "seconds": value}
+        for cell in done.to_dict("records")
+        for key, values in cell.items()
+        if isinstance(values, list) and ":" in key
+        for step, value in enumerate(values)
+    ]
+    return pd.DataFrame(rows, columns=["method", "phase", "step", "seconds"])
+
+
+def in_forward_passes(rows: pd.DataFrame) -> pd.DataFrame:
+    """Medians over steps, divided by that of a plain step's forward pass."""
+    middles = rows.groupby(["method", "phase"], sort=False)["seconds"].median()
+    return (middles / middles[PLAIN, "clean forward"]).rename("value").reset_index()
+
+
+STUDY = Study(
+    name="time_breakdown",
+    title="Time breakdown",
+    question="What does PGA-1 add to a step, phase by phase?",
+    cells=cells,
+    analyse=analyse,
+    source="Figure 3",
+    paper_found="PGA-1 takes about as long as three forward passes, the backward about twice as long, the optimizer as "
+    "long as before; in all at least 2x.",
+)
+
+if __name__ == "__main__":
+    from scala_lab.study.discovery import main
+
+    raise SystemExit(main(STUDY))
