@@ -1,0 +1,58 @@
+"""Costs in forward passes: as the methods' cards count them, and over whole runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from scala_lab.spec import RunSpec
+from scala_lab.study.budget import passes_per_sample
+from scala_lab.study.records import forward_passes
+
+
+def spec(method, **values):
+    return RunSpec.of(method=method, task="mini-sst2", lr=1e-3, threads=1, device="cpu", **values)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "noisy"),
+    [
+        ("plain", {}, 3),  # forward 1, backward 2
+        ("lamb", {}, 3),
+        ("ngd", {}, 3),
+        ("scala", {}, 8),  # clean 1, inner 1 + 1, adversarial 1, backward through both 4
+        ("scala", {"pga_steps": 3}, 12),
+        ("scala-effective", {}, 8),
+        ("gaussian", {}, 6),
+        ("rdrop", {}, 6),
+        ("freelb", {}, 9),
+        ("freelb", {"adv_passes": 5}, 15),
+    ],
+)
+def test_passes_of_a_noisy_step(method, options, noisy):
+    quiet, found = passes_per_sample(spec(method, **options))
+    assert found == noisy
+    assert quiet == (noisy if method == "freelb" else 3)
+
+
+def record(run, noised=0, skipped=0, steps=60, rows=1000):
+    return {
+        "spec": run.resolved().to_dict(),
+        "samples": {"train": rows},
+        "steps_done": steps,
+        "counts": {"noised_samples": noised, "skipped_noise": skipped},
+    }
+
+
+def test_a_run_with_delay_5_of_6_costs_five_plain_epochs_and_a_noisy_one():
+    assert forward_passes(record(spec("scala"), noised=1000)) == 5 * 3 + 8
+    assert forward_passes(record(spec("scala", delay=0.0), noised=6000)) == 6 * 8
+    assert forward_passes(record(spec("plain"))) == 18
+    assert forward_passes(record(spec("freelb"))) == 54
+
+
+def test_samples_whose_noise_was_left_out_cost_as_much():
+    assert forward_passes(record(spec("scala"), noised=900, skipped=100)) == 23
+
+
+def test_a_run_cut_short_costs_what_it_saw():
+    assert forward_passes(record(spec("plain", max_steps=10, batch_size=100), steps=10)) == 3
