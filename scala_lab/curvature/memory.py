@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any
+
 from torch import Tensor
 
 
-class SavedBytes:
-    """Counts the storages that autograd saves while the block runs, each once.
+def graph_bytes(outputs: Iterable[Tensor]) -> int:
+    """Bytes of all storages that the graph behind some tensors has saved, each once; leaves and outputs apart.
 
     Example:
-        >>> with SavedBytes() as saved:
-        ...     y = torch.ones(10, requires_grad=True).exp()
-        >>> saved.bytes
+        >>> import torch
+        >>> graph_bytes([torch.ones(10, requires_grad=True).exp()])
         40
     """
+    waiting = [output.grad_fn for output in outputs if output.grad_fn is not None]
+    nodes: set[Any] = set(waiting)
+    storages: dict[int, int] = {}
+    while waiting:
+        node = waiting.pop()
+        for tensor in _saved_tensors(node):
+            if not (tensor.is_leaf and tensor.requires_grad):
+                storage = tensor.untyped_storage()
+                storages[storage.data_ptr()] = storage.nbytes()
+        following = {follower for follower, _ in node.next_functions if follower is not None} - nodes
+        nodes |= following
+        waiting += following
+    return sum(storages.values())
 
-    def __init__(self) -> None:
-        self.bytes = 0
-        self._seen: set[int] = set()
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
 
-    def __enter__(self) -> SavedBytes:
-        self._hooks.__enter__()
-        return self
+def _saved_tensors(node: Any) -> Iterator[Tensor]:
+    for name in _saved_names(type(node)):
+        saved = getattr(node, name)
+        for value in saved if isinstance(saved, tuple | list) else (saved,):
+            if isinstance(value, Tensor):
+                yield value
 
-    def __exit__(self, *_: object) -> None:
-        self._hooks.__exit__()
 
-    def _pack(self, tensor: Tensor) -> Tensor:
-        if not (isinstance(tensor, torch.nn.Parameter) or (tensor.is_leaf and tensor.requires_grad)):
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() not in self._seen:
-                self._seen.add(storage.data_ptr())
-                self.bytes += storage.nbytes()
-        return tensor
+@cache
+def _saved_names(kind: type) -> tuple[str, ...]:
+    """Attributes under which nodes of a kind show what they saved; `saved_tensors` is that of functions in Python."""
+    return tuple(name for name in dir(kind) if name.startswith("_saved_") or name == "saved_tensors")

@@ -3,9 +3,10 @@
     H = (1/N) * sum over samples of the second derivative of the UNregularised loss, model in eval mode.
 
 Products are exact over any number of batches: each batch contributes the sum over its samples, divided by the
-total N, so a short last batch weighs what it should. Two ways to multiply: where memory allows, the graph of
-a batch's gradient is kept and a product is one backward pass through it; the other batches are streamed,
-gradient graph and product anew each time, so that memory does not grow with the number of samples.
+total N, so a short last batch weighs what it should. Batches are cut into shards with little padding, where the model
+allows it. Two ways to multiply: where memory allows, the graph of a shard's gradient is kept and a product is one
+backward pass through it; the other shards are streamed, gradient graph and product anew each time, so that memory does
+not grow with the number of samples.
 """
 
 from __future__ import annotations
@@ -18,23 +19,45 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from scala_lab.curvature.loss import BatchLoss, word_table
-from scala_lab.curvature.memory import SavedBytes
+from scala_lab.curvature.memory import graph_bytes
+from scala_lab.curvature.shards import cut_batch
 from scala_lab.curvature.space import ParameterSpace
 from scala_lab.errors import UserError
 
 DEFAULT_BUDGET = 2 << 30
-"""Bytes of retained graphs: enough for a few hundred samples of a small encoder, little on any machine."""
+"""Bytes to keep for speed: enough for some hundred samples of a small encoder, little on any machine."""
+
+SOLVER_VECTORS = 32
+"""Vectors of a solver that the budget sets room aside for. They grow with the vocabulary of the samples: if graphs took
+the whole budget, memory would grow with the number of samples after all."""
 
 
 @dataclass
 class _Shard:
-    """One batch, and the graph of its gradient if that is kept."""
+    """Some samples, and the graph of their gradient if that is kept.
+
+    Of a kept graph only the ends are held, not the gradient's values, which are as large as the model.
+    """
 
     inputs: dict[str, Tensor]
     labels: Tensor
-    gradients: list[Tensor | None] | None = None
+    graph: list[GradientEdge | None] | None = None
+
+
+def _shard(batch: Mapping[str, Tensor]) -> _Shard:
+    return _Shard({name: value for name, value in batch.items() if name != "labels"}, batch["labels"])
+
+
+def _cells(shards: Sequence[_Shard]) -> int:
+    return sum(value.numel() for shard in shards for value in shard.inputs.values())
+
+
+def _ends(gradients: Sequence[Tensor | None]) -> list[GradientEdge | None]:
+    """Where a product enters the graph of each gradient; None where there is no second derivative."""
+    return [None if part is None or part.grad_fn is None else get_gradient_edge(part) for part in gradients]
 
 
 class HessianOperator:
@@ -46,7 +69,8 @@ class HessianOperator:
             kernel that has a second derivative; the model itself is left as it was.
         batches: Dicts as the model takes them, `labels` included; of any size, also unequal.
         parameters: Shell patterns of parameter names that restrict H to a block; default all that are trainable.
-        budget: Bytes of retained graphs; 0 streams every batch.
+        budget: Bytes to keep for speed, of which a solver's vectors come first and retained graphs take the rest; 0
+            streams every batch.
         group: Process group; each worker brings its own batches, a product is summed by one all-reduce.
         on_product: Called after every product, for progress bars.
 
@@ -73,7 +97,8 @@ class HessianOperator:
         self.group, self.on_product = group, on_product
         self.device = next(model.parameters()).device
         self.products = 0
-        self._shards = [self._shard(batch) for batch in batches]
+        whole = [self._tensors(batch) for batch in batches]
+        self._shards = [_shard(batch) for batch in whole]
         self.samples = round(self._sum(float(sum(len(shard.labels) for shard in self._shards))))
         if self.samples == 0:
             raise UserError("a Hessian needs at least one sample")
@@ -82,6 +107,7 @@ class HessianOperator:
         self.space = ParameterSpace(model, parameters, table, used_ids)
         self._loss = BatchLoss(model, self.space, [shard.labels for shard in self._shards])
         self._check_deterministic()
+        self._cut(whole)
         self._retain(budget)
 
     @property
@@ -104,9 +130,9 @@ class HessianOperator:
         """H v for a touched vector: what solvers iterate with."""
         pieces, result = self.space.pieces(touched), torch.zeros_like(touched)
         for shard in self._shards:
-            kept = shard.gradients is not None
-            gradients = shard.gradients if shard.gradients is not None else self._gradient_graph(shard)
-            self._add(result, self._backward(gradients, pieces, keep=kept))
+            kept = shard.graph is not None
+            graph = shard.graph if shard.graph is not None else _ends(self._gradient_graph(shard))
+            self._add(result, self._backward(graph, pieces, keep=kept))
         self.products += 1
         if self.on_product is not None:
             self.on_product()
@@ -124,7 +150,7 @@ class HessianOperator:
         part._loss = copy.copy(self._loss)
         part._loss.leaves = [self._loss.leaves[place] for place in places]
         part._shards = [
-            shard if shard.gradients is None else replace(shard, gradients=[shard.gradients[place] for place in places])
+            shard if shard.graph is None else replace(shard, graph=[shard.graph[place] for place in places])
             for shard in self._shards
         ]
         return part
@@ -133,10 +159,7 @@ class HessianOperator:
         """Gradient of the mean loss as a touched vector."""
         result = torch.zeros(self.space.touched_size, dtype=self.dtype, device=self.device)
         for shard in self._shards:
-            found: Sequence[Tensor | None] | None = shard.gradients
-            if found is None:
-                found = torch.autograd.grad(self._mean_loss(shard), self._loss.leaves, allow_unused=True)
-            self._add(result, [gradient if gradient is None else gradient.detach() for gradient in found])
+            self._add(result, torch.autograd.grad(self._mean_loss(shard), self._loss.leaves, allow_unused=True))
         return self._reduced(result)
 
     def loss(self) -> float:
@@ -144,12 +167,30 @@ class HessianOperator:
         with torch.no_grad():
             return self._sum(sum(float(self._mean_loss(shard)) for shard in self._shards))
 
-    def _shard(self, batch: Mapping[str, Any]) -> _Shard:
+    def _tensors(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
         if "labels" not in batch:
             raise UserError("every batch needs labels: the Hessian is that of the task's loss")
-        tensors = {name: torch.as_tensor(value).to(self.device) for name, value in batch.items()}
-        labels = tensors.pop("labels")
-        return _Shard(tensors, labels)
+        return {name: torch.as_tensor(value).to(self.device) for name, value in batch.items()}
+
+    def _cut(self, batches: Sequence[dict[str, Tensor]]) -> None:
+        """Cut the padding off, unless the batch with most of it shows that the model's loss depends on it."""
+        if not batches:
+            return
+        cut = [[_shard(part) for part in cut_batch(batch)] for batch in batches]
+        place = max(range(len(cut)), key=lambda place: _cells([self._shards[place]]) - _cells(cut[place]))
+        with torch.no_grad():
+            whole = float(self._mean_loss(self._shards[place]))
+            try:
+                parts = sum(float(self._mean_loss(shard)) for shard in cut[place])
+            except RuntimeError:  # made for one width
+                return
+        if abs(parts - whole) <= 1000 * torch.finfo(self.dtype).eps * abs(whole):
+            self._shards = [shard for shards in cut for shard in shards]
+
+    @property
+    def retained(self) -> int:
+        """How many of this worker's samples have their graph kept."""
+        return sum(len(shard.labels) for shard in self._shards if shard.graph is not None)
 
     def _mean_loss(self, shard: _Shard) -> Tensor:
         """The batch's share of the mean: sum over its samples / N."""
@@ -160,18 +201,14 @@ class HessianOperator:
         return list(torch.autograd.grad(self._mean_loss(shard), leaves, create_graph=True, allow_unused=True))
 
     def _backward(
-        self, gradients: Sequence[Tensor | None], pieces: Sequence[Tensor], keep: bool
+        self, graph: Sequence[GradientEdge | None], pieces: Sequence[Tensor], keep: bool
     ) -> Sequence[Tensor | None]:
         """d/dw of <gradient, v>: one pass through the graph of the gradient."""
-        pairs = [
-            (gradient, piece)
-            for gradient, piece in zip(gradients, pieces, strict=True)
-            if gradient is not None and gradient.requires_grad
-        ]
+        pairs = [(end, piece) for end, piece in zip(graph, pieces, strict=True) if end is not None]
         if not pairs:
             return [None] * len(pieces)
-        outputs, vectors = zip(*pairs, strict=True)
-        return torch.autograd.grad(outputs, self._loss.leaves, vectors, retain_graph=keep, allow_unused=True)
+        ends, vectors = zip(*pairs, strict=True)
+        return torch.autograd.grad(ends, self._loss.leaves, vectors, retain_graph=keep, allow_unused=True)
 
     def _add(self, touched: Tensor, parts: Sequence[Tensor | None]) -> None:
         for piece, part in zip(self.space.pieces(touched), parts, strict=True):
@@ -179,15 +216,14 @@ class HessianOperator:
                 piece += part
 
     def _retain(self, budget: int) -> None:
-        """Keep graphs, in the order of the batches, as long as they fit the budget."""
-        left = budget
-        for shard in self._shards:
-            with SavedBytes() as saved:
-                gradients = self._gradient_graph(shard)
-            left -= saved.bytes
+        """Keep graphs, in the order of the shards, as long as they fit the budget."""
+        left = budget - SOLVER_VECTORS * self.space.touched_size * self.dtype.itemsize
+        for shard in self._shards if left > 0 else ():
+            gradients = self._gradient_graph(shard)
+            left -= graph_bytes(gradient for gradient in gradients if gradient is not None)
             if left < 0:
                 return
-            shard.gradients = gradients
+            shard.graph = _ends(gradients)
 
     def _check_deterministic(self) -> None:
         """Refuse a model that gives two answers to one question: no solver converges on such an operator."""

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from scala_lab.curvature import HessianOperator, top_eigenpairs
+from scala_lab.curvature.operator import SOLVER_VECTORS
 from scala_lab.errors import UserError
 from tests.curvature.conftest import make_case
 from tests.curvature.dense import dense_hessian, tiny_batches, tiny_classifier
@@ -33,6 +34,11 @@ def test_products_of_a_squared_error(tmp_path):
         assert relative(scores.op @ vector, scores.matrix @ vector) < 1e-8
 
 
+def solver_room(op):
+    """Bytes of a budget that are set aside for a solver's vectors."""
+    return SOLVER_VECTORS * op.space.touched_size * op.dtype.itemsize
+
+
 UNEVEN = (5, 3, 1, 4, 2, 1, 6)
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4}
 
@@ -46,13 +52,14 @@ def whole_batch(sizes):
 def test_cutting_into_batches_and_streaming_change_nothing(tmp_path, dtype):
     model = tiny_classifier(tmp_path).to(dtype)
     reference = HessianOperator(model, whole_batch(UNEVEN))
-    graphs_of_two = HessianOperator(model, tiny_batches(UNEVEN), budget=120_000)
-    kept = [shard.gradients is not None for shard in graphs_of_two._shards]
-    assert any(kept)
-    assert not all(kept)
-    others = (HessianOperator(model, tiny_batches(UNEVEN)), HessianOperator(model, tiny_batches(UNEVEN), budget=0))
+    everything, some, nothing = (
+        HessianOperator(model, tiny_batches(UNEVEN), budget=budget)
+        for budget in (2**30, solver_room(reference) + 15_000 * dtype.itemsize, 0)
+    )
+    assert [everything.retained, nothing.retained] == [sum(UNEVEN), 0]
+    assert 0 < some.retained < sum(UNEVEN)
     for vector in random_vectors(reference.space.size, dtype=dtype):
-        for op in (*others, graphs_of_two):
+        for op in (everything, some, nothing):
             assert relative(op @ vector, reference @ vector) < TOLERANCES[dtype]
 
 
@@ -156,7 +163,7 @@ def test_a_plain_module_without_word_table_works():
 
 def test_retained_graphs_do_not_grow_with_the_number_of_samples(tmp_path):
     model = tiny_classifier(tmp_path)
-    few = HessianOperator(model, tiny_batches((4,) * 4), budget=150_000)
-    many = HessianOperator(model, tiny_batches((4,) * 32), budget=150_000)
-    kept = [sum(shard.gradients is not None for shard in op._shards) for op in (few, many)]
-    assert 0 < kept[0] == kept[1] < 4
+    budget = solver_room(HessianOperator(model, tiny_batches((4,) * 32), budget=0)) + 60_000
+    few = HessianOperator(model, tiny_batches((4,) * 4), budget=budget)
+    many = HessianOperator(model, tiny_batches((4,) * 32), budget=budget)
+    assert 0 < few.retained == many.retained < 16
