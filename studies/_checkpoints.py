@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from scala_lab.runs.measurement import Measurement
@@ -36,13 +36,25 @@ def trained(profile: Profile, row: Row, seed: int, task: str | None = None) -> t
 
 
 def measured_cells(
-    profile: Profile, function: str, settings: dict[str, Any], rows: Sequence[Row], seeds: Iterable[int]
+    profile: Profile,
+    function: str,
+    settings: Callable[[int], dict[str, Any]],
+    rows: Sequence[Row],
+    seeds: Iterable[int],
 ) -> list[Cell]:
-    """One measurement of each checkpoint, by a function of `scala_lab.curvature.measurements`."""
+    """One measurement of each checkpoint, by a function of `scala_lab.curvature.measurements`.
+
+    Args:
+        profile: Where the checkpoints come from.
+        function: Its name.
+        settings: Its keywords, by the run's seed.
+        rows: Which methods.
+        seeds: Which of their runs.
+    """
     cells = []
     for row in rows:
         for seed in seeds:
             spec, labels = trained(profile, row, seed)
-            measurement = Measurement(f"scala_lab.curvature.measurements:{function}", (spec,), settings)
+            measurement = Measurement(f"scala_lab.curvature.measurements:{function}", (spec,), settings(seed))
             cells.append(Cell(measurement, **labels))
     return cells

@@ -22,7 +22,7 @@ Y_LABEL = "random direction 2 (in weight norms, row by row)"
 def cells(profile: Profile) -> list[Cell]:
     """Small batch, large batch and ScaLA with the first seed."""
     settings = {"samples": profile.curvature.samples, "threads": profile.curvature.threads, **LINE, **PLANE}
-    return measured_cells(profile, "slices", settings, SIDE_BY_SIDE, profile.seeds[:1])
+    return measured_cells(profile, "slices", lambda seed: settings, SIDE_BY_SIDE, profile.seeds[:1])
 
 
 def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:

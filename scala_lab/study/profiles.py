@@ -183,7 +183,7 @@ EMBEDDED = Profile(
     radii=(1e-5, 1e-3, 1e-2),
     longer=2,
     workers=(1, 2),
-    curvature=CurvaturePlan(samples=256, sets=2),
+    curvature=CurvaturePlan(samples=128, sets=3),
     settings=MappingProxyType({"train_samples": 1024, "eval_samples": 1024, "epochs": 6, "threads": 1}),
 )
 
