@@ -26,6 +26,7 @@ REQUIRED = {
     "tyro": "tyro",
     "rich": "rich",
     "matplotlib": "matplotlib",
+    "jinja2": "jinja2",
     "pyhessian": "pyhessian",
 }
 """Packages without which some command fails, with the module each one brings."""
