@@ -1,0 +1,136 @@
+"""Tables as files: CSV with every digit, Markdown and LaTeX as one reads them."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from scala_lab.report.latex import latex_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from scala_lab.study.declaration import Tabulation
+
+NOTHING = "\N{EN DASH}"
+"""Shown where a number is missing."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column as it is shown.
+
+    Attributes:
+        heading: Over the column.
+        values: As the study gave them.
+        texts: As they are shown.
+        numeric: Whether it holds numbers, if only some (beside `diverged`); such columns stand to the right.
+    """
+
+    heading: str
+    values: Sequence[Any]
+    texts: Sequence[str]
+    numeric: bool
+
+
+def flat_frame(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with its named index as first columns and one text per column heading."""
+    import pandas as pd
+
+    named = any(name is not None for name in frame.index.names)
+    flat = frame.reset_index() if named else frame.reset_index(drop=True)
+    flat.columns = pd.Index([_heading(name) for name in flat.columns])
+    return flat
+
+
+def columns_of(table: Tabulation) -> list[Column]:
+    """The table as it is shown, column by column."""
+    flat = flat_frame(table.frame)
+    shown = []
+    for place, heading in enumerate(flat.columns):
+        values = flat.iloc[:, place].tolist()
+        shown.append(Column(heading, values, column_texts(values), any(map(_is_number, values))))
+    return shown
+
+
+def csv_text(table: Tabulation) -> str:
+    """All digits, for programs."""
+    return flat_frame(table.frame).to_csv(index=False, lineterminator="\n")
+
+
+def markdown_text(table: Tabulation) -> str:
+    """Caption, table and notes."""
+    columns = columns_of(table)
+    head = " | ".join(_piped(column.heading) for column in columns)
+    rule = " | ".join("---:" if column.numeric else "---" for column in columns)
+    rows = (" | ".join(map(_piped, row)) for row in zip(*(column.texts for column in columns), strict=True))
+    lines = [f"**{table.caption}**", "", f"| {head} |", f"| {rule} |", *(f"| {row} |" for row in rows)]
+    for note in table.notes:
+        lines += ["", note]
+    return "\n".join(lines) + "\n"
+
+
+def latex_text(table: Tabulation, label: str) -> str:
+    """A `table` environment with booktabs rules; `label` goes after `tab:`."""
+    columns = columns_of(table)
+    return latex_table(
+        [column.heading for column in columns],
+        list(zip(*(column.texts for column in columns), strict=True)),
+        "".join("r" if column.numeric else "l" for column in columns),
+        table.caption,
+        table.notes,
+        label,
+    )
+
+
+def column_texts(values: Sequence[Any]) -> list[str]:
+    """Values of a column as texts, its numbers with equally many decimals.
+
+    Whole numbers have none. A column whose numbers are all short (rates, strengths: 0.003, 1e-05) shows them as they
+    are. In others the largest number decides: from 1,000 on no decimal, from 100 on one, from 1 on two, else three
+    significant digits.
+    """
+    finite = [float(value) for value in values if _is_number(value) and math.isfinite(value)]
+    return [_text(value, _number_format(finite)) for value in values]
+
+
+def _number_format(finite: Sequence[float]) -> str:
+    if all(value == int(value) for value in finite):
+        return ",.0f"
+    if all(float(f"{value:.2g}") == value for value in finite):
+        return ".2g"
+    largest = max(abs(value) for value in finite)
+    if largest < 1:
+        decimals = 2 - math.floor(math.log10(largest))
+        return f".{decimals}f" if decimals <= 5 else ".2e"
+    return ",.0f" if largest >= 1000 else ".1f" if largest >= 100 else ".2f"
+
+
+def _text(value: Any, number_format: str) -> str:
+    if _is_nothing(value):
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not _is_number(value):
+        return " ".join(str(value).split())
+    return f"{float(value):{number_format}}" if math.isfinite(value) else f"{float(value):g}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def _is_nothing(value: Any) -> bool:
+    return value is None or value != value  # nan, NaT and their kin
+
+
+def _heading(name: Any) -> str:
+    parts = name if isinstance(name, tuple) else (name,)
+    return " ".join(str(part) for part in parts if str(part) != "")
+
+
+def _piped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|")
