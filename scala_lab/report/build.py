@@ -1,0 +1,131 @@
+"""A report folder: figures, tables, claims and a page, all drawn from the records that lie beside them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from scala_lab.claims.record import ClaimRecord
+from scala_lab.claims.registry import registry
+from scala_lab.errors import UserError
+from scala_lab.files import new_folder, write_json, write_text
+from scala_lab.report.chapter import Chapter, Piece, read_chapter
+from scala_lab.report.manifest import MANIFEST_FILE, Manifest
+from scala_lab.report.site import render_page
+from scala_lab.report.verdicts import claims_markdown, in_order
+from scala_lab.study.discovery import study_names
+from scala_lab.study.profiles import Profile
+from scala_lab.study.records import MEASUREMENTS_FILE, RUNS_FILE, Records
+
+PAGE = "index.html"
+WRITTEN = (RUNS_FILE, MEASUREMENTS_FILE, MANIFEST_FILE, "figures", "tables", "claims.json", "claims.md", PAGE)
+"""All that a report folder holds, in the order in which it is written."""
+
+
+def check_report_folder(folder: Path, manifest: Manifest) -> Manifest | None:
+    """Make sure that a report may go into a folder; returns that of the report it holds already.
+
+    Raises:
+        UserError: The folder holds a report of another profile, model or device, or something else.
+    """
+    place = folder
+    while not os.path.lexists(place) and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise UserError(f"{place} is a file: a report is a folder")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise UserError(f"the report {folder} cannot be written: {place} is read-only")
+    present = Manifest.read(folder)
+    if present is None:
+        if folder.is_dir() and any(folder.iterdir()):
+            raise UserError(f"{folder} is not empty and holds no {MANIFEST_FILE}: choose another --out")
+        return None
+    if not present.describes_same_runs(manifest):
+        theirs = " ".join(word for word in (present.profile, present.model, f"on {present.device}") if word)
+        raise UserError(f"{folder} holds the report of other runs ({theirs}): choose another --out")
+    return present
+
+
+def write_report(folder: Path, manifest: Manifest, records: Records) -> list[Chapter]:
+    """Write the records that the studies look at, and everything that is drawn from them.
+
+    The same records give the same bytes. A file is either the old one or the new one whenever the process ends; the
+    page comes last.
+    """
+    profile = manifest.load_profile()
+    chapters = [read_chapter(reference, profile, records) for reference in manifest.studies]
+    if all(chapter.ids for chapter in chapters):  # else it is not known what is no longer needed
+        records = _restricted(records, frozenset().union(*(chapter.ids for chapter in chapters)))
+    with _held(folder):
+        records.write(folder)
+        manifest.write(folder)
+        _draw(folder, manifest, profile, chapters, records)
+    return chapters
+
+
+def rebuild_report(folder: Path) -> list[Chapter]:
+    """Draw everything again from a folder's records."""
+    manifest = Manifest.read(folder)
+    if manifest is None:
+        raise UserError(f"{folder} holds no report: {MANIFEST_FILE} is missing")
+    records, profile = Records.read(folder), manifest.load_profile()
+    chapters = [read_chapter(reference, profile, records) for reference in manifest.studies]
+    with _held(folder):
+        _draw(folder, manifest, profile, chapters, records)
+    return chapters
+
+
+def all_claims(chapters: Sequence[Chapter]) -> list[ClaimRecord]:
+    """The claims that the studies judged, and as not run those that they should have: all, if all studies are there."""
+    judged = [one for chapter in chapters for one in chapter.claims]
+    known, names = {one.claim.id for one in judged}, {chapter.name for chapter in chapters}
+    complete = names >= set(study_names())
+    missing = [
+        ClaimRecord(claim, ())
+        for claim, _ in registry().values()
+        if claim.id not in known and (complete or claim.study in names)
+    ]
+    return in_order([*judged, *missing])
+
+
+def _restricted(records: Records, ids: frozenset[str]) -> Records:
+    return Records(
+        {key: record for key, record in records.runs.items() if key in ids},
+        {key: record for key, record in records.measurements.items() if key in ids},
+    )
+
+
+def _draw(folder: Path, manifest: Manifest, profile: Profile, chapters: Sequence[Chapter], records: Records) -> None:
+    claims = all_claims(chapters)
+    _write_pieces(folder / "figures", [piece for chapter in chapters for piece in chapter.figures])
+    _write_pieces(folder / "tables", [piece for chapter in chapters for piece in chapter.tables])
+    write_json(folder / "claims.json", [one.to_dict() for one in claims])
+    write_text(folder / "claims.md", claims_markdown(claims))
+    write_text(folder / PAGE, render_page(manifest, profile, chapters, claims, records))
+
+
+def _write_pieces(folder: Path, pieces: Sequence[Piece]) -> None:
+    """Replace a folder of figures or tables, so that none is left of a study that no longer draws it."""
+    with new_folder(folder) as fresh:
+        for piece in pieces:
+            for ending, content in piece.files.items():
+                (fresh / f"{piece.stem}{ending}").write_bytes(content)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Hold a report's folder against other processes, and clear away what a killed one left half written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        for name in WRITTEN:
+            for unfinished in folder.glob(f".{name}.*"):
+                shutil.rmtree(unfinished) if unfinished.is_dir() else unfinished.unlink()
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,147 @@
+"""One study of a report: its findings, drawn and written out, or the sentence that says why there are none.
+
+Everything a study's own code can break happens here, so that a study that fails takes no other down with it.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scala_lab.errors import UserError
+from scala_lab.report.saving import figure_files
+from scala_lab.report.tables import Column, columns_of, csv_text, latex_text, markdown_text
+from scala_lab.runs.store import everything, key_of
+from scala_lab.study.declaration import Cell, Drawing, Findings, Study, Tabulation
+from scala_lab.study.discovery import find_study
+from scala_lab.study.records import Records, frame_of
+
+if TYPE_CHECKING:
+    from scala_lab.claims.record import ClaimRecord
+    from scala_lab.study.profiles import Profile
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A figure or a table, as files.
+
+    Attributes:
+        stem: Name of its files without ending.
+        caption: As the study wrote it.
+        files: Contents by ending.
+        columns: Of a table, as it is shown.
+        notes: Under a table.
+    """
+
+    stem: str
+    caption: str
+    files: Mapping[str, bytes]
+    columns: Sequence[Column] = ()
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """What a report holds of a study.
+
+    Attributes:
+        reference: What the study is found by.
+        study: None if it could not be found.
+        ids: Of the runs and measurements it needs.
+        statuses: How many of its cells ended how.
+        figures: In the order of the page.
+        tables: In the order of the page.
+        claims: With their verdicts.
+        found: What this run found.
+        failure: Why there are no findings; '' where there are.
+    """
+
+    reference: str
+    study: Study | None = None
+    ids: frozenset[str] = frozenset()
+    statuses: Mapping[str, int] = field(default_factory=dict)
+    figures: Sequence[Piece] = ()
+    tables: Sequence[Piece] = ()
+    claims: Sequence[ClaimRecord] = ()
+    found: str = ""
+    failure: str = ""
+
+    @property
+    def name(self) -> str:
+        """The study's name."""
+        return self.study.name if self.study is not None else Path(self.reference).stem
+
+    @property
+    def ran(self) -> bool:
+        """Whether any of its cells is there."""
+        return any(count for status, count in self.statuses.items() if status != "missing")
+
+
+def read_chapter(reference: str, profile: Profile, records: Records) -> Chapter:
+    """Analyse a study on what is there, and draw and write out what it found."""
+    chapter = Chapter(reference)
+    try:
+        study = find_study(reference)
+        chapter = Chapter(reference, study)
+        cells = study.cells(profile)
+        chapter = Chapter(reference, study, frozenset(everything(cells)), _statuses(cells, records))
+        if not chapter.ran:
+            return chapter
+        findings = study.analyse(profile, frame_of(cells, records))
+        return replace(
+            chapter,
+            figures=_figures(study.name, findings),
+            tables=_tables(study.name, findings),
+            claims=tuple(findings.claims),
+            found=findings.found,
+        )
+    except Exception as error:  # noqa: BLE001 whatever it is, the other studies are none the worse for it
+        return replace(chapter, failure=describe_failure(error))
+
+
+def describe_failure(error: Exception) -> str:
+    """A sentence: what went wrong and, unless it is meant for people, the innermost line outside of libraries."""
+    if isinstance(error, UserError):
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "site-packages" not in frame.filename] or list(frames)
+    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"
+
+
+def _statuses(cells: Sequence[Cell], records: Records) -> dict[str, int]:
+    by_id = {key_of(cell.what): cell for cell in cells}
+    found = [records.find(cell) for cell in by_id.values()]
+    return dict(Counter("missing" if record is None else str(record["status"]) for record in found))
+
+
+def _figures(study: str, findings: Findings) -> list[Piece]:
+    _check_names(study, findings.figures)
+    return [Piece(_stem(study, drawing), drawing.caption, figure_files(drawing.figure)) for drawing in findings.figures]
+
+
+def _tables(study: str, findings: Findings) -> list[Piece]:
+    _check_names(study, findings.tables)
+    pieces = []
+    for table in findings.tables:
+        stem = _stem(study, table)
+        texts = {".csv": csv_text(table), ".md": markdown_text(table), ".tex": latex_text(table, stem)}
+        files = {ending: text.encode() for ending, text in texts.items()}
+        pieces.append(Piece(stem, table.caption, files, columns_of(table), tuple(table.notes)))
+    return pieces
+
+
+def _stem(study: str, part: Tabulation | Drawing) -> str:
+    return f"{study}-{part.name}" if part.name else study
+
+
+def _check_names(study: str, parts: Sequence[Tabulation] | Sequence[Drawing]) -> None:
+    for name, count in Counter(part.name for part in parts).items():
+        if count > 1:
+            raise UserError(f"study {study} has {count} {type(parts[0]).__name__}s named {name!r}")
+        if not all(character.isalnum() or character in "_-" for character in name):
+            raise UserError(f"study {study}: {name!r} is part of a file name: letters, digits, - and _ only")

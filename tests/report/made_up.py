@@ -1,0 +1,51 @@
+"""Records as a sweep would leave them, without training: results drawn from the run's id."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+from scala_lab.runs.measurement import Measurement
+from scala_lab.spec import RunSpec
+from scala_lab.study.declaration import Cell
+from scala_lab.study.records import Records
+
+
+def made_up_records(cells: Iterable[Cell]) -> Records:
+    """A finished run for every cell; measurements are left out."""
+    records = Records()
+    for cell in cells:
+        for spec in cell.specs:
+            records.runs[spec.run_id] = made_up_run(spec)
+        assert not isinstance(cell.what, Measurement)
+    return records
+
+
+def made_up_run(spec: RunSpec, status: str = "finished") -> dict:
+    """What a report keeps of a run."""
+    resolved = spec.resolved()
+    accuracy = 0.8 + random.Random(spec.run_id).random() / 10
+    metrics = {"dev": {"accuracy": accuracy}}
+    return {
+        "id": spec.run_id,
+        "name": spec.name,
+        "status": status,
+        "spec": resolved.to_dict(),
+        "metrics": metrics if status == "finished" else {},
+        "best": {"epoch": 2.0, "metrics": metrics},
+        "learning_rate": resolved.optim.lr or 0.01,
+        "steps": 48,
+        "steps_done": 48,
+        "samples": {"train": 4096, "dev": 1024},
+        "parameters": 700_000,
+        "counts": {"noised_samples": 0, "skipped_noise": 0},
+        "timing": {"train_seconds": 3.5, "samples_per_second": 7000.0},
+        "environment": {
+            "scala_lab": "0.1.0",
+            "python": "3.11.7",
+            "packages": {"torch": "2.13.0"},
+            "host": "a",
+            "cores": 2,
+        },
+        "epochs": [],
+    }

@@ -1,0 +1,95 @@
+"""The page in a real browser: quiet console, no sideways scrolling, tables that sort and lists that filter."""
+
+from __future__ import annotations
+
+import pytest
+
+from scala_lab.report.build import write_report
+from scala_lab.report.manifest import Manifest
+from tests.report.own_studies import forgotten_imports, records_of, write_study
+
+SIZES = {"desktop": (1280, 900), "tablet": (820, 1180), "phone": (390, 844), "small phone": (320, 640)}
+COLUMN = "[...document.querySelectorAll('#table-first tbody tr')].map(row => Number(row.cells[2].dataset.key))"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """A report with a wide table, a long word and a study that failed."""
+    folder = tmp_path_factory.mktemp("browser")
+    wide = "[Tabulation('wide', pd.DataFrame([{'column_' + 'x' * 12 + str(n): n for n in range(30)}]), 'A' * 90)]"
+    with forgotten_imports():
+        references = (
+            write_study(folder, "first", more=wide),
+            write_study(folder, "broken", claim="X3", before="raise ValueError('x' * 200)"),
+        )
+        manifest = Manifest("embedded", studies=references, command="scala-lab study " + "long/" * 40 + "first.py")
+        write_report(folder / "out", manifest, records_of(*references))
+    return folder / "out" / "index.html"
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_no_complaint_and_no_sideways_scrolling(browser, page, size, dark):
+    browser.open(page, *SIZES[size], dark=dark)
+    browser.value("document.querySelectorAll('details').forEach(part => { part.open = true; })")
+    width, inner = browser.value("[document.scrollingElement.scrollWidth, innerWidth]")
+    assert inner == SIZES[size][0]
+    assert width <= inner
+    assert browser.complaints == []
+
+
+def test_a_wide_table_scrolls_in_its_box(browser, page):
+    browser.open(page, *SIZES["phone"])
+    box = "document.querySelector('#table-first-wide .scroll')"
+    assert browser.value(f"{box}.scrollWidth > 2 * {box}.clientWidth")
+
+
+def test_a_column_sorts_by_keyboard_up_down_and_back(browser, page):
+    browser.open(page, *SIZES["desktop"])
+    original = browser.value(COLUMN)
+    assert original != sorted(original)
+    heading = "document.querySelectorAll('#table-first thead th')[2]"
+    browser.value(f"{heading}.querySelector('button').focus()")
+    seen = []
+    for key, code, text in (("Enter", 13, "\r"), (" ", 32, " "), ("Enter", 13, "\r")):
+        browser.press(key, code, text)
+        seen.append((browser.value(f"{heading}.getAttribute('aria-sort')"), browser.value(COLUMN)))
+    assert seen == [("ascending", sorted(original)), ("descending", sorted(original)[::-1]), (None, original)]
+    assert browser.complaints == []
+
+
+def test_sorting_one_column_after_another_marks_only_the_last(browser, page):
+    browser.open(page, *SIZES["desktop"])
+    for place in (0, 2):
+        browser.value(f"document.querySelectorAll('#table-first thead button')[{place}].click()")
+    marks = browser.value("[...document.querySelectorAll('#table-first thead th')].map(th => th.ariaSort)")
+    assert marks == [None, None, "ascending"]
+
+
+def test_the_list_of_runs_is_folded_and_filters_by_every_word(browser, page):
+    browser.open(page, *SIZES["desktop"])
+    assert not browser.value("document.querySelector('#run-list').checkVisibility()")
+    browser.value("document.querySelector('#run-list').closest('details').open = true")
+    shown = "[...document.querySelectorAll('#run-list tbody tr')].filter(row => row.checkVisibility()).length"
+    assert browser.value(shown) == 4
+    for words, left in (("LAMB", 2), ("lamb mini-sst2-b512-s1", 1), ("nothing like it", 0), ("", 4)):
+        browser.value(
+            "(() => { const box = document.querySelector('[data-filter=run-list]');"
+            f"box.value = {words!r}; box.dispatchEvent(new Event('input')); }})()"
+        )
+        assert browser.value(shown) == left
+        assert browser.value("document.querySelector('[data-count=run-list]').textContent") == f"{left} of 4"
+
+
+def test_a_verdict_can_be_read_without_colour(browser, page):
+    browser.open(page, *SIZES["desktop"])
+    assert browser.value("document.querySelector('#claim-X1 .badge').innerText.trim()") == "✓ reproduced"
+
+
+def test_the_figure_is_in_the_page_itself(browser, page, tmp_path):
+    alone = tmp_path / "alone.html"
+    alone.write_bytes(page.read_bytes())
+    browser.open(alone, *SIZES["desktop"])
+    figure = "document.querySelector('#figure-first img')"
+    assert browser.value(f"{figure}.decode().then(() => {figure}.naturalWidth)") > 300
+    assert browser.complaints == []
