@@ -23,7 +23,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
 	touch $(READY)
 
-reproduce: $(READY)  ## train and compare the methods on the embedded encoder and tasks; no download, no GPU
+reproduce: $(READY)  ## every figure, table and claim on the embedded encoder and tasks; no download, no GPU
 	$(BIN)/scala-lab reproduce --profile embedded --out reports/embedded
 
 test: lint  ## lint, then all tests

@@ -28,7 +28,9 @@ COMMANDS = {
     "train": Command("scala_lab.commands.train", "Train", "adapt a pretrained encoder to a task"),
     "evaluate": Command("scala_lab.commands.evaluate", "Evaluate", "metrics and predictions of any checkpoint"),
     "sharpness": Command("scala_lab.commands.sharpness", "Sharpness", "top Hessian eigenvalues of any checkpoint"),
-    "reproduce": Command("scala_lab.commands.reproduce", "Reproduce", "train the methods and compare them"),
+    "study": Command("scala_lab.commands.study", "RunStudies", "figures and tables of the paper, and beyond it"),
+    "reproduce": Command("scala_lab.commands.reproduce", "Reproduce", "all studies, with verdicts on every claim"),
+    "report": Command("scala_lab.commands.report", "Report", "draw a report again from its own records"),
     "pretrain": Command("scala_lab.commands.pretrain", "Pretrain", "make the embedded encoder again"),
     "doctor": Command("scala_lab.commands.doctor", "Doctor", "what this machine has, and what is missing"),
 }

@@ -1,47 +1,27 @@
-"""`scala-lab reproduce`: the comparison that the suite is about, on the embedded default."""
+"""`scala-lab reproduce`: all studies, all claims, one report."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from dataclasses import dataclass, field
 
-from scala_lab.spec import RunSpec
-
-METHODS = ("plain", "lamb", "scala")
+from scala_lab.commands.sweep import SweepOptions, sweep_studies
 
 
 @dataclass(frozen=True)
 class Reproduce:
-    """Train plain, LAMB and ScaLA on the embedded task and print them side by side.
+    """Train what all studies need, then write every figure, table and verdict, and a page that shows them.
 
-    Runs that already finished are not trained again; interrupted ones go on where they were.
+        scala-lab reproduce
+        scala-lab reproduce --profile laptop --data-dir glue --model models/minilm --dry-run
+
+    A run that several studies need is trained once. An interrupted command goes on where it was.
     """
 
-    profile: Literal["embedded"] = "embedded"
-    """Which models and data: embedded needs no download."""
-    out: Path = Path("reports/embedded")
-    """Where the comparison goes."""
-    runs: Path = Path("runs")
-    """Where the runs are kept."""
-    threads: int | None = None
-    """CPU threads per run; default all cores."""
+    sweep: SweepOptions = field(default_factory=SweepOptions)
 
 
 def run(options: Reproduce) -> int:
-    """Train what is missing, then draw the table."""
-    import pandas
+    """Sweep over all studies and report."""
+    from scala_lab.study.discovery import all_studies
 
-    from scala_lab.commands.summary import comparison_rows, comparison_table, result_console
-    from scala_lab.files import write_text
-    from scala_lab.training import train
-
-    results = []
-    for method in METHODS:
-        spec = RunSpec.of(method=method, threads=options.threads)
-        results.append(train(spec, options.runs / spec.resolved().name, resume=True, progress=True))
-    result_console().print(comparison_table(results))
-    frame = pandas.DataFrame(comparison_rows(results))
-    write_text(options.out / "tables" / "comparison.csv", frame.to_csv(index=False))
-    print(f"report: {options.out / 'tables' / 'comparison.csv'}")
-    return 0 if all(result.status == "finished" for result in results) else 1
+    return sweep_studies(all_studies(), options.sweep, ["reproduce"])

@@ -1,9 +1,8 @@
-"""The closing summary of a run, and several runs side by side."""
+"""The closing summary of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -50,45 +49,6 @@ def show_result(result: RunResult, already_finished: bool) -> None:
     if result.status == "finished":
         table.add_row("checkpoint", str(result.checkpoint))
     console.print(table, highlight=False)
-
-
-def comparison_rows(results: Sequence[RunResult]) -> list[dict[str, Any]]:
-    """One record per run: method, batch, steps, metrics, speed."""
-    rows = []
-    for result in results:
-        spec, record = result.spec, result.record
-        rows.append(
-            {
-                "method": spec.recipe.method,
-                "optimizer": spec.optim.optimizer,
-                "B": spec.batches.batch_size,
-                "rate": record["learning_rate"],
-                "steps": record["steps_done"],
-                **{f"{split} {name}": value for split, row in result.metrics.items() for name, value in row.items()},
-                "seconds": record["timing"]["train_seconds"],
-                "samples/s": record["timing"]["samples_per_second"],
-            }
-        )
-    return rows
-
-
-def comparison_table(results: Sequence[RunResult]) -> Table:
-    """`comparison_rows` for a terminal."""
-    rows = comparison_rows(results)
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    table = Table(title=f"{results[0].spec.data.task}, {results[0].record['samples']['train']:,} training rows")
-    for name in columns:
-        table.add_column(name, justify="left" if isinstance(rows[0].get(name), str) else "right")
-    for row in rows:
-        table.add_row(*(_shown(name, row.get(name)) for name in columns))
-    return table
-
-
-def _shown(name: str, value: Any) -> str:
-    if isinstance(value, float):
-        formats = {"rate": ".2e", "seconds": ".1f", "samples/s": ",.0f"}
-        return format(value, formats.get(name, ".4f"))
-    return "" if value is None else str(value)
 
 
 def _shares(phases: dict[str, float]) -> str:

@@ -1,0 +1,31 @@
+"""`scala-lab report`: draw a report again from its own records."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Report:
+    """Draw figures, tables, verdicts and page of a report again, from runs.jsonl and measurements.jsonl in its folder.
+
+    scala-lab report reports/embedded
+    """
+
+    folder: tyro.conf.Positional[Path]
+    """What --out of `scala-lab study` or `scala-lab reproduce` named."""
+
+
+def run(options: Report) -> int:
+    """Rebuild; exit code 1 if a study could not be analysed."""
+    from scala_lab.report.build import PAGE, rebuild_report
+
+    broken = [chapter for chapter in rebuild_report(options.folder) if chapter.failure]
+    for chapter in broken:
+        print(f"scala-lab: study {chapter.name} could not be analysed: {chapter.failure}", file=sys.stderr)
+    print(f"report: {options.folder / PAGE}")
+    return 1 if broken else 0
