@@ -125,7 +125,7 @@ def step_counts() -> pd.DataFrame:
 
 
 STEPS_NOTE = (
-    "At B=1024 the paper's counts are those of 3 epochs of batches of 512, not of 6 epochs of batches of 1024. Both "
-    "pass about the same number of batches, and the paper does not say which it ran; runs here make 6 epochs, their "
-    "last batch smaller and weighted by its size."
+    "At B=1024 the paper's counts are those of 3 epochs of batches of 512, not of 6 epochs of batches of 1024: about "
+    "as many steps over half as many rows. It reports 6 epochs and does not say where the counts come from. Runs here "
+    "make 6 epochs, the last batch of each smaller and weighted by its size."
 )

@@ -64,7 +64,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     return Findings(tables, figures, [claim], found)
 
 
-_CAPTION = "Table 3: accuracy of ScaLA without each of its parts; marks are seeds, bars 95% intervals."
+_CAPTION = "Table 3: accuracy of ScaLA without each of its parts; marks are seeds, bars standard deviations."
 
 STUDY = Study(
     name="ablation",

@@ -40,7 +40,7 @@ def cells(profile: Profile) -> list[Cell]:
 
 def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     """Accuracy against cost."""
-    frame = frame.assign(setting=[_setting(*row) for row in zip(frame["method"], frame["delay"], strict=True)])
+    frame = frame.assign(setting=[setting_name(*row) for row in zip(frame["method"], frame["delay"], strict=True)])
     best = best_runs(frame, ("task", "setting"))
     against = at_equal_cost(best)
     latest = find_recipe(ADAPTIVE.recipe).option_values()["delay"]
@@ -71,7 +71,8 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     return Findings([table], figures, (), found)
 
 
-def _setting(method: str, delay: float) -> str:
+def setting_name(method: str, delay: float) -> str:
+    """How a cell is called: by its t_s where that is fixed."""
     return method if not math.isfinite(delay) else f"t_s={delay:g}"
 
 

@@ -44,7 +44,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
         figure = lines_figure(
             best, "batch_size", x_label="batch size, log scale", title="Accuracy over batch sizes", log_x=True
         )
-        figures.append(Drawing("", figure, "Fig. 7: accuracy over batch sizes; bars are 95% intervals over seeds."))
+        figures.append(Drawing("", figure, "Fig. 7: accuracy over batch sizes; bars standard deviations over seeds."))
     slope, over_lamb, over_baseline = (part.estimate for part in claim.parts)
     found = (
         f"The baseline changes by {slope} per doubling of B; at large batches ScaLA minus LAMB is {over_lamb}, ScaLA "

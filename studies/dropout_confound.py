@@ -13,7 +13,7 @@ from scala_lab.report.accuracy_figures import dots_figure
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
 from scala_lab.study.discovery import main
 from scala_lab.study.rows import EFFECTIVE, LAMB, ONE_DRAW, RDROP, SCALA, side_cells
-from scala_lab.study.tabulating import best_runs, notes, table_by_task
+from scala_lab.study.tabulating import best_runs, notes, short, table_by_task
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +37,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     best = best_runs(frame)
     claim = c21(best)
     table = table_by_task(frame, best, ("method",), profile.tasks)
-    table.insert(0, "divergence r", best.groupby("method")["divergence"].mean().reindex(table.index))
+    table.insert(0, "divergence r", short(best.groupby("method")["divergence"].mean()).reindex(table.index))
     tables = [
         Tabulation(
             "",
@@ -58,7 +58,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
             Drawing(
                 "",
                 dots_figure(best, title="Noise, dropout draws, both or neither"),
-                "Accuracy with noise, two dropout draws, both or neither; marks are seeds, bars 95% intervals.",
+                "Accuracy with noise, two dropout draws, both or neither; marks are seeds, bars standard deviations.",
             )
         )
     draws, noise = claim.parts[1].estimate, claim.parts[3].estimate

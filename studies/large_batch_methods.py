@@ -48,7 +48,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
         Drawing(
             "" if model == profile.models[0] else model.rpartition("/")[2].replace("-", "_"),
             dots_figure(runs, title=f"Methods at B={profile.large_batch}, {model}"),
-            f"Table 2: accuracy by method and task, {model}; marks are seeds, bars 95% intervals.",
+            f"Table 2: accuracy by method and task, {model}; marks are seeds, bars standard deviations.",
         )
         for model, runs in best.groupby("model", sort=False)
     ]

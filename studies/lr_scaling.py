@@ -32,8 +32,14 @@ def cells(profile: Profile) -> list[Cell]:
     return [
         *tuned_cells(profile, TUNED[0], small),
         *grid_cells(profile, REFERENCE, small, profile.rates(LAMB.recipe, small), profile.seeds[:1]),
-        *(cell for row in TUNED for cell in tuned_cells(profile, row, large)),
-        *(cell for row in RULED for cell in grid_cells(profile, row, large, _ruled(profile, row), profile.seeds)),
+        *(
+            cell
+            for tuned, ruled in zip(TUNED, RULED, strict=True)
+            for cell in (
+                *tuned_cells(profile, tuned, large),
+                *grid_cells(profile, ruled, large, _ruled(profile, ruled), profile.seeds),
+            )
+        ),
     ]
 
 

@@ -14,7 +14,7 @@ from scala_lab.report.accuracy_figures import ACCURACY, lines_figure
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
 from scala_lab.study.discovery import main
 from scala_lab.study.rows import EFFECTIVE, LAMB, Row, side_cells
-from scala_lab.study.tabulating import best_runs, grid_note, status_note
+from scala_lab.study.tabulating import best_runs, grid_note, short, status_note
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,6 +71,7 @@ def strength_table(best: pd.DataFrame) -> pd.DataFrame:
     """A row per kind and omega."""
     means = best.groupby(["method", "omega"], sort=False)[["score", "divergence"]].mean().reset_index()
     means["omega"] = means["omega"].where(means["omega"] != math.inf)
+    means["divergence"] = short(means["divergence"])
     columns = {"score": "accuracy", "divergence": DIVERGENCE}
     return means.rename(columns=columns).set_index(["method", "omega"])
 

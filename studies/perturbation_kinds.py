@@ -50,7 +50,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     return Findings(tables, figures, [claim], found)
 
 
-_CAPTION = "Table 5: accuracy by kind of perturbation; marks are seeds, bars 95% intervals."
+_CAPTION = "Table 5: accuracy by kind of perturbation; marks are seeds, bars standard deviations."
 
 STUDY = Study(
     name="perturbation_kinds",

@@ -1,15 +1,17 @@
-"""Figures of accuracy: over batch sizes, delays and ascent steps, by method, and against what it costs."""
+"""Figures of accuracy: over batch sizes, delays and ascent steps, by method, and against what it costs.
+
+Whiskers are standard deviations over runs: what differs between methods is judged by paired intervals, not by them.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from scala_lab.errors import UserError
 from scala_lab.report.style import COLOURS, DASHES, MARKERS, new_figure, styled
-from scala_lab.statistics import mean_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +34,7 @@ def lines_figure(
     log_x: bool = False,
     log_y: tuple[str, ...] = (),
 ) -> Figure:
-    """A panel per task; in it a line per method through the means over runs, with whiskers of their 95% interval.
+    """A panel per task; in it a line per method through the means over runs, a little apart where they coincide.
 
     Args:
         frame: One row per run. Where x is not finite the mean is drawn as a level across the panel.
@@ -52,11 +54,14 @@ def lines_figure(
         figure = new_figure(max(4.6, 3.6 * len(panels)), 3.6)
         for place, axes in enumerate(figure.subplots(1, len(panels), squeeze=False)[0]):
             rows = frame[frame[panel] == panels[place]]
+            ticks = sorted({float(value) for value in rows[x] if math.isfinite(value)})
             for number, name in enumerate(names):
-                _line(axes, rows[rows[by] == name], x, y, str(name), number)
+                aside = number - (len(names) - 1) / 2
+                here = rows[rows[by] == name]
+                here = here.assign(**{x: _moved(here[x].to_numpy(float), ticks, aside, log_x)})
+                _line(axes, here, x, y, str(name), _look(number))
             if log_x:
                 axes.set_xscale("log")
-            ticks = sorted({float(value) for value in rows[x] if math.isfinite(value)})
             if len(ticks) <= 9:
                 axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
                 axes.set_xticks([], minor=True)
@@ -71,7 +76,7 @@ def lines_figure(
 
 
 def dots_figure(frame: pd.DataFrame, *, title: str, y: str = "score", y_label: str = ACCURACY) -> Figure:
-    """A panel per task; in it a row per method with each run as a small mark and the mean with its 95% interval.
+    """A panel per task; in it a row per method with each run as a small mark, and the mean.
 
     Args:
         frame: One row per run: task, method and y.
@@ -132,7 +137,7 @@ def _require(frame: pd.DataFrame, *columns: str) -> None:
         raise UserError("the figure's table has no rows")
 
 
-def _look(number: int) -> dict[str, object]:
+def _look(number: int) -> dict[str, Any]:
     return {
         "color": COLOURS[number % len(COLOURS)],
         "linestyle": DASHES[number % len(DASHES)],
@@ -142,48 +147,63 @@ def _look(number: int) -> dict[str, object]:
     }
 
 
-def _line(axes: Axes, rows: pd.DataFrame, x: str, y: str, name: str, number: int) -> None:
-    means = [(float(place), mean_interval(values)) for place, values in rows.groupby(x)[y]]
-    means = [(place, mean) for place, mean in means if mean.n]
-    level = [mean for place, mean in means if not math.isfinite(place)]
-    points = [(place, mean) for place, mean in means if math.isfinite(place)]
-    look = _look(number)
+def _mean_and_spread(values: Any) -> tuple[float, float]:
+    """Mean and standard deviation of the finite values; a single one has no spread."""
+    finite = np.asarray(values, dtype=float)
+    finite = finite[np.isfinite(finite)]
+    if len(finite) == 0:
+        return math.nan, 0.0
+    return float(finite.mean()), float(finite.std(ddof=1)) if len(finite) > 1 else 0.0
+
+
+def _moved(places: np.ndarray, ticks: list[float], aside: float, log_x: bool) -> np.ndarray:
+    """Positions moved by a hundredth of the axis times `aside`, so that whiskers of several lines stand apart."""
+    if len(ticks) < 2:
+        return places
+    if log_x:
+        return places * (ticks[-1] / ticks[0]) ** (0.01 * aside)
+    return places + 0.01 * aside * (ticks[-1] - ticks[0])
+
+
+def _line(axes: Axes, rows: pd.DataFrame, x: str, y: str, name: str, look: dict[str, Any]) -> None:
+    means = [(float(place), *_mean_and_spread(values)) for place, values in rows.groupby(x)[y]]
+    means = [point for point in means if math.isfinite(point[1])]
+    points = [point for point in means if math.isfinite(point[0])]
     if points:
-        places, values = [place for place, _ in points], [mean.value for _, mean in points]
-        spans = [mean.high - mean.value if mean.decided else 0.0 for _, mean in points]
-        axes.errorbar(places, values, yerr=spans, capsize=3, elinewidth=0.9, label=name, **look)
-    for mean in level:
-        axes.axhline(mean.value, label=name, color=look["color"], linestyle=look["linestyle"], linewidth=1.2)
+        places, values, spreads = zip(*points, strict=True)
+        axes.errorbar(places, values, yerr=spreads, capsize=3, elinewidth=0.9, label=name, **look)
+    for place, value, _ in means:
+        if not math.isfinite(place):
+            axes.axhline(value, label=name, color=look["color"], linestyle=look["linestyle"], linewidth=1.2)
 
 
 def _dot(axes: Axes, values: np.ndarray, place: int) -> None:
-    mean = mean_interval(values)
-    if mean.n:
-        span = mean.high - mean.value if mean.decided else 0.0
-        axes.errorbar(mean.value, place, xerr=span, fmt="o", color=COLOURS[0], markerfacecolor="white", capsize=3)
+    mean, spread = _mean_and_spread(values)
+    if math.isfinite(mean):
+        axes.errorbar(mean, place, xerr=spread, fmt="o", color=COLOURS[0], markerfacecolor="white", capsize=3)
 
 
 def _cost_line(axes: Axes, rows: pd.DataFrame, number: int) -> None:
     points = []
     for setting, runs in rows.groupby("setting", sort=False):
-        score, cost = mean_interval(runs["score"]), mean_interval(runs["forward_passes"])
-        if score.n:
-            points.append((cost.value, score, setting))
+        score, spread = _mean_and_spread(runs["score"])
+        if math.isfinite(score):
+            points.append((_mean_and_spread(runs["forward_passes"])[0], score, spread, str(setting)))
     points.sort(key=lambda point: point[0])
     if not points:
         return
     look = _look(number)
     if number:
         look |= {"linestyle": "none", "marker": "*", "markersize": 13}
-    spans = [score.high - score.value if score.decided else 0.0 for _, score, _ in points]
-    costs, scores = [cost for cost, _, _ in points], [score.value for _, score, _ in points]
-    axes.errorbar(costs, scores, yerr=spans, capsize=3, elinewidth=0.9, **look)
-    for cost, score, setting in points:
-        axes.annotate(str(setting), (cost, score.value), xytext=(5, 5), textcoords="offset points", fontsize=8)
+    costs, scores, spreads, settings = zip(*points, strict=True)
+    axes.errorbar(costs, scores, yerr=spreads, capsize=3, elinewidth=0.9, **look)
+    for cost, score, setting in zip(costs, scores, settings, strict=True):
+        place = (5, -12) if number else (4, 4)
+        axes.annotate(setting, (cost, score), xytext=place, textcoords="offset points", fontsize=8)
 
 
 def _finish(figure: Figure, title: str) -> None:
-    handles: dict[str, object] = {}
+    handles: dict[str, Any] = {}
     for axes in figure.axes:
         handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     if len(handles) > 1:

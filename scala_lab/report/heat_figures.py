@@ -70,7 +70,8 @@ def _edges(centres: np.ndarray) -> np.ndarray:
 
 def _write(axes: Axes, x: float, y: float, score: float, diverged: bool, dark: bool) -> None:
     if np.isfinite(score):
-        axes.text(x, y, f"{score:.1f}", ha="center", va="center", fontsize=8, color="white" if dark else "black")
+        colour = "white" if dark else "black"
+        axes.text(x, y - 0.22, f"{score:.1f}", ha="center", va="center", fontsize=8, color=colour, zorder=6)
     elif diverged:
         axes.text(x, y, "diverged", ha="center", va="center", fontsize=7, rotation=20, color="black")
 
@@ -95,5 +96,5 @@ def _rule_lines(axes: Axes, scores: pd.DataFrame) -> None:
     start, sizes = np.log(float(first.idxmax())), scores.index.to_numpy(float)
     for power, dash, name in ((0.5, "-", "square-root rule"), (1.0, ":", "linear rule")):
         across = start + power * np.log(sizes / sizes[0])
-        axes.plot(across, range(len(sizes)), linestyle=dash, color="white", linewidth=3.4, zorder=4)
-        axes.plot(across, range(len(sizes)), linestyle=dash, color="#a02020", marker="o", label=name, zorder=5)
+        axes.plot(across, range(len(sizes)), linestyle=dash, color="white", linewidth=2.8, zorder=4)
+        axes.plot(across, range(len(sizes)), linestyle=dash, color="#a02020", linewidth=1.4, label=name, zorder=5)

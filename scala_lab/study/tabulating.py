@@ -76,13 +76,18 @@ def _average(chosen: pd.DataFrame, tasks: Sequence[str]) -> dict[str, float]:
     return {"Avg.": mean.value, "±": mean.high - mean.value if mean.decided else math.nan}
 
 
+def short(values: pd.Series) -> pd.Series:
+    """Numbers of two significant digits, for columns that span decades."""
+    return values.map(lambda value: float(f"{value:.2g}"))
+
+
 def budget_note(profile: Profile, best: pd.DataFrame, epochs: int | None = None) -> str:
     """Epochs, samples and forward passes behind each row of a table."""
     passes = best.groupby("method", sort=False)["forward_passes"].mean()
-    listed = ", ".join(f"{method} {value:.3g}" for method, value in passes.items())
+    listed = "; ".join(f"{method}: {value:.3g}" for method, value in passes.items())
     return (
         f"Budget: {epochs or profile.settings['epochs']} epochs; forward passes over the training rows, a backward "
-        f"counted as two: {listed}."
+        f"counted as two, {listed}."
     )
 
 
@@ -122,7 +127,7 @@ def time_note(profile: Profile) -> str:
 def notes(profile: Profile, frame: pd.DataFrame, best: pd.DataFrame, *, timed: bool = False) -> list[str]:
     """All notes of a table: budget, grid, what did not finish, and what its times are."""
     seeds = len(set(best["seed"]))
-    means = f"Means over {seeds} seeds." if seeds > 1 else "One seed."
+    means = f"Means over {seeds} seeds, ± half of the average's 95% interval." if seeds > 1 else "One seed."
     found = [f"{means} {grid_note(best)}", *status_note(frame)]
     if len(best):
         found.insert(1, budget_note(profile, best))

@@ -11,7 +11,7 @@ from scala_lab.spec import RunSpec
 from scala_lab.study.records import Records
 
 ROWS = 1000
-EPOCHS_OF = {"mini-mnli": 0.0, "mini-qnli": 4.0, "mini-qqp": 2.0, "mini-sst2": 8.0}
+LEVELS = {"mini-mnli": 0.0, "mini-qnli": 4.0, "mini-qqp": 2.0, "mini-sst2": 8.0}
 
 
 def run_record(spec, score, status="finished", seconds=1.0):
@@ -73,11 +73,10 @@ def divergence(spec):
 def likely_score(spec: RunSpec) -> float:
     """A score that depends on task, method, batch size and rate, and a little on all else."""
     luck = np.random.default_rng(int(spec.run_id, 16)).normal(scale=0.3)
-    level = 75 + EPOCHS_OF.get(spec.data.task, 0.0) - 0.4 * math.log2(spec.batches.batch_size / 32)
+    level = 75 + LEVELS.get(spec.data.task, 0.0) - 0.4 * math.log2(spec.batches.batch_size / 32)
     step = find_recipe(spec.recipe.method).step
-    best = (
-        1e-2 if (spec.optim.optimizer or find_recipe(spec.recipe.method).optimizer) == "lamb" else 2e-3
-    ) * math.sqrt(spec.batches.batch_size / 512)
+    grouped = (spec.optim.optimizer or find_recipe(spec.recipe.method).optimizer) == "lamb"
+    best = (1e-2 if grouped else 2e-3) * math.sqrt(spec.batches.batch_size / 512)
     return level + (step != "plain") - math.log(spec.optim.lr / best) ** 2 + luck
 
 

@@ -73,7 +73,7 @@ def test_every_method_has_equally_many_rates(profile):
 
 
 def test_rates_move_by_the_square_root_where_the_profile_says_so():
-    grid, moved = EMBEDDED.rates("lamb", 512), EMBEDDED.rates("lamb", 2048)
+    grid, moved = (EMBEDDED.rates("lamb", size) for size in (EMBEDDED.large_batch, 4 * EMBEDDED.large_batch))
     assert moved == pytest.approx([2 * rate for rate in grid], rel=1e-2)
     assert EMBEDDED.rates("scala", 512, optimizer="adamw") == EMBEDDED.rates("plain", 512)
 
