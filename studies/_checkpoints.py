@@ -8,6 +8,7 @@ from typing import Any
 from scala_lab.runs.measurement import Measurement
 from scala_lab.spec import RunSpec
 from scala_lab.study import Cell
+from scala_lab.study.budget import passes_per_sample
 from scala_lab.study.profiles import Profile
 from scala_lab.study.rows import BASELINE, EFFECTIVE, LAMB, SCALA, Row
 
@@ -32,7 +33,15 @@ def trained(profile: Profile, row: Row, seed: int, task: str | None = None) -> t
     task = task or profile.pair[0]
     spec = profile.spec(task, row.recipe, batch_size, rate, seed=seed, **row.overrides)
     labels = {"task": task, "method": row.method, "batch_size": batch_size, "rate": rate, "seed": seed}
-    return spec, labels
+    return spec, labels | {"passes": forward_passes(spec)}
+
+
+def forward_passes(spec: RunSpec) -> float:
+    """What a run costs in forward passes over its rows, a backward counted as two."""
+    plain, noisy = passes_per_sample(spec)
+    epochs, delay = spec.optim.epochs, spec.resolved().recipe.delay or 0.0
+    quiet = min(delay, epochs)
+    return plain * quiet + noisy * (epochs - quiet)
 
 
 def measured_cells(

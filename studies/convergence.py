@@ -242,7 +242,8 @@ def _notes() -> list[str]:
         "The printed batch size is 0 for L = 0, the value the method is used with: in the proof the noise term has the "
         "sign of a gain, and b is chosen to cancel another term by it. With the right sign a larger batch only helps.",
         "The proof replaces nu(||x_i||) by U under a term that is negative, which loses a factor U/L (last rows); it "
-        "uses G, a bound on coordinates, for the length of a group's gradient, which loses sqrt(d).",
+        "pulls a maximum over groups out of a sum of terms of either sign; and it uses G, a bound on coordinates, for "
+        "the length of a group's gradient, which loses sqrt(d).",
         "The corollary's T = 16 kappa D^2 G^2 / eps^2 follows from the theorem only with kappa^2.",
         "The lemma needs concavity of r in the noise. r >= 0 = r(no noise), so near its start the ascent climbs from a "
         "minimum: the lemma says nothing about ScaLA's own inner problem.",

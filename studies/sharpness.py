@@ -43,7 +43,8 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
         f"rows of {task}, without dropout; mean over sets and seeds. Deviation: over the sets, mean over seeds.",
         f"Lanczos to the residual shown. Power iteration, the paper's method, as a check on the first set of the first "
         f"seed: its eigenvalue over Lanczos's after at most {POWER_PRODUCTS} products.",
-        RATE_NOTE,
+        f"{RATE_NOTE} Budget: {profile.settings['epochs']} epochs; passes: forward passes over the training rows, a "
+        "backward counted as two.",
         *_missing(frame),
     ]
     return Findings(
@@ -69,6 +70,7 @@ def sharpness_table(done: pd.DataFrame) -> pd.DataFrame:
                 "B": runs["batch_size"].iloc[0],
                 "rate": runs["rate"].iloc[0],
                 "seeds": len(runs),
+                "passes": runs["passes"].iloc[0],
                 "top eigenvalue": runs["eigenvalue"].mean(),
                 "deviation": runs["deviation"].astype(float).mean(),
                 "over small batch": ratio.value,

@@ -11,7 +11,7 @@ All are at least 0. The fit is of relative errors, by nonnegative least squares.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -90,7 +90,9 @@ def fit_step_model(observations: Sequence[Observation]) -> StepModel:
     ]
     seconds = np.array([seen.seconds for seen in plain])
     found, _ = nnls(np.array(rows) / seconds[:, None], np.ones(len(rows)))
-    model = StepModel(dict(zip(tasks, found, strict=False)), *found[len(tasks) :], noise=0.0)
+    overhead, exchange, optimizer = (float(value) for value in found[len(tasks) :])
+    sample = {task: float(value) for task, value in zip(tasks, found, strict=False)}
+    model = StepModel(sample, overhead, exchange, optimizer, noise=0.0)
     shares, rests = [], []
     for seen in observations:
         if seen.noise:
@@ -99,4 +101,4 @@ def fit_step_model(observations: Sequence[Observation]) -> StepModel:
     if not shares:
         return model
     noise, _ = nnls(np.array(shares)[:, None], np.array(rests))
-    return StepModel(model.sample, model.overhead, model.exchange, model.optimizer, float(noise[0]))
+    return replace(model, noise=float(noise[0]))

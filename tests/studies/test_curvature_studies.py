@@ -37,6 +37,17 @@ def test_the_three_studies_look_at_the_same_runs(whole):
     assert {cell.labels["batch_size"] for cell in sharpness.cells(whole)} == {whole.small_batch, whole.large_batch}
 
 
+def test_cost_counts_steps_before_and_after_the_delay():
+    passes = {cell.labels["method"]: cell.labels["passes"] for cell in sharpness.cells(EMBEDDED)}
+    assert passes == {
+        "small batch": 18,
+        "large batch": 18,
+        "LAMB": 18,
+        "ScaLA": 5 * 3 + 8,
+        "ScaLA-effective": 3 * 3 + 3 * 8,
+    }
+
+
 def test_eigenvalues_are_those_of_the_checkpoint_on_its_training_rows(profile, store, sharp):
     row = sharp.iloc[0]
     run = store.run(sharpness.cells(profile)[0].what.of[0])
@@ -70,6 +81,8 @@ def test_sharpness_gives_a_row_for_every_method_and_judges_both_claims(profile, 
     table = findings.tables[0].frame
     assert list(table["method"]) == ["small batch", "large batch", "LAMB", "ScaLA", "ScaLA-effective"]
     assert table["over small batch"].iloc[0] == 1
+    # two epochs: ScaLA's delay of 5 or 3 epochs leaves no step with noise
+    assert list(table["passes"]) == [6.0] * 5
     assert [claim.claim.id for claim in findings.claims] == ["C5", "C6"]
     assert all(part.estimate.n == 2 for claim in findings.claims for part in claim.parts)
     assert "Figure 1(c)" in findings.figures[0].caption
