@@ -55,7 +55,7 @@ def set_leaves(spec: S, values: Mapping[str, Any], source: str) -> S:
             if leaf is None:
                 raise UserError(f"{source}: unknown key {name!r}: {nearest(name, [*by_name, *parts])}")
             owner = getattr(spec, leaf.part) if leaf.part else spec
-            hint = _type_hints(type(owner))[leaf.attribute]
+            hint = _type_hints(type(owner))[leaf.attribute]  # type: ignore[arg-type]
             changes.setdefault(leaf.part, {})[leaf.attribute] = _as_type(setting, hint, f"{source}: {leaf.name}")
     top = changes.pop("", {})
     nested = {part: dataclasses.replace(getattr(spec, part), **change) for part, change in changes.items()}

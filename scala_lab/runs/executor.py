@@ -20,13 +20,11 @@ class Ending:
         key: The job's.
         outcome: done: its record says how it ended; held: another process is at it; died: the process that did it
             is gone, and nothing was recorded.
-        seconds: How long it took.
         detail: For people: why it died.
     """
 
     key: str
     outcome: Literal["done", "held", "died"]
-    seconds: float = 0.0
     detail: str = ""
 
 
@@ -57,5 +55,7 @@ class Executor(Protocol):
 
 
 def way_to_our_modules() -> str:
-    """A PYTHONPATH on which another process finds every module that this one finds."""
-    return os.pathsep.join(dict.fromkeys(entry or os.getcwd() for entry in sys.path))
+    """A PYTHONPATH on which another process of this interpreter finds every module that this one finds."""
+    entries = (entry or os.getcwd() for entry in sys.path)
+    own = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix})
+    return os.pathsep.join(dict.fromkeys(entry for entry in entries if not entry.startswith(own)))

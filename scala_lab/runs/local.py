@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import IO
@@ -18,9 +17,14 @@ from scala_lab.errors import UserError
 from scala_lab.launcher import LAUNCHER
 from scala_lab.runs.executor import Ending, way_to_our_modules
 from scala_lab.runs.work import Job
+from scala_lab.runs.worker import READY
+from scala_lab.spec import RunSpec
 
 LAST_WORDS = 2000
 """How many characters of a dead process's stderr are passed on."""
+
+MOST_STILLBORN = 3
+"""How many workers in a row may die before they are ready."""
 
 
 class LocalPool:
@@ -41,6 +45,7 @@ class LocalPool:
         self._queue: list[Job] = []
         self._workers: list[_Worker] = []
         self._selector = selectors.DefaultSelector()
+        self._stillborn = 0
 
     def __enter__(self) -> LocalPool:
         return self
@@ -73,7 +78,7 @@ class LocalPool:
     def at_once(self) -> float:
         """Processes, or cores over the cores of the jobs at hand."""
         jobs = self.running() + self._queue
-        per_job = sum(job.cores for job in jobs) / len(jobs) if jobs else 1
+        per_job = sum(map(self._cores_of, jobs)) / len(jobs) if jobs else 1
         return self.processes or max(1.0, self._cores / per_job)
 
     def _start_what_fits(self) -> None:
@@ -86,7 +91,12 @@ class LocalPool:
         running = self.running()
         if self.processes is not None:
             return len(running) < self.processes
-        return not running or sum(other.cores for other in running) + job.cores <= self._cores
+        return not running or sum(map(self._cores_of, running)) + self._cores_of(job) <= self._cores
+
+    def _cores_of(self, job: Job) -> int:
+        """Cores that a job keeps from others; one on a GPU has the machine to itself."""
+        on_gpu = isinstance(job.what, RunSpec) and job.what.machine.device == "cuda"
+        return self._cores if on_gpu else min(job.cores, self._cores)
 
     def _idle_worker(self) -> _Worker:
         for worker in self._workers:
@@ -99,12 +109,31 @@ class LocalPool:
 
     def _ending(self, worker: _Worker) -> Ending | None:
         job, answer = worker.job, worker.answers.readline().decode().strip()
-        seconds, worker.job = time.monotonic() - worker.started, None
+        if answer == READY:
+            worker.ready, self._stillborn = True, 0
+            return None
+        worker.job = None
         if answer in ("done", "held") and job is not None:
-            return Ending(job.key, answer, seconds)  # type: ignore[arg-type]
+            return Ending(job.key, answer)  # type: ignore[arg-type]
         self._drop(worker)
         self._workers.remove(worker)
-        return None if job is None else Ending(job.key, "died", seconds, worker.last_words())
+        if job is not None and worker.ready:
+            return Ending(job.key, "died", f"its {worker.last_words()}")
+        if not worker.ready:
+            self._start_again(job, worker)
+        return None
+
+    def _start_again(self, job: Job | None, worker: _Worker) -> None:
+        """Put back the job of a worker that died before it could begin; when none can begin, it is not the job's fault.
+
+        Raises:
+            UserError: Several in a row died that way.
+        """
+        self._stillborn += 1
+        if self._stillborn >= MOST_STILLBORN:
+            raise UserError(f"worker processes do not start on this machine: the last one's {worker.last_words()}")
+        if job is not None:
+            self._queue.insert(0, job)
 
     def _drop(self, worker: _Worker) -> None:
         self._selector.unregister(worker.answers)
@@ -116,7 +145,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self.job: Job | None = None
-        self.started = 0.0
+        self.ready = False
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process lives
         self.process = subprocess.Popen(
             [sys.executable, "-m", "scala_lab.runs.worker"],
@@ -136,7 +165,7 @@ class _Worker:
     def start(self, job: Job) -> None:
         """Give it a job; if it is dead by now, the end of its answers will tell."""
         assert self.process.stdin is not None
-        self.job, self.started = job, time.monotonic()
+        self.job = job
         try:
             self.process.stdin.write(json.dumps(job.to_json()).encode() + b"\n")
         except BrokenPipeError:
@@ -149,4 +178,4 @@ class _Worker:
         size = self._stderr.seek(0, os.SEEK_END)
         self._stderr.seek(max(0, size - LAST_WORDS))
         said = self._stderr.read().decode(errors="replace").strip()
-        return f"its process {how}" + (f", saying: {said}" if said else "")
+        return f"process {how}" + (f", saying: {said}" if said else "")

@@ -69,7 +69,7 @@ class ConsoleView:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
-        self._live = Live(console=self.console, refresh_per_second=4, transient=True)
+        self._live = Live(console=self.console, auto_refresh=False, transient=True)
         self._pace = Pace()
 
     def __enter__(self) -> ConsoleView:
@@ -106,7 +106,7 @@ class ConsoleView:
         """Redraw."""
         self._at_once = at_once
         if self.console.is_terminal:
-            self._live.update(self._draw([job.name for job in running], held))
+            self._live.update(self._draw([job.name for job in running], held), refresh=True)
 
     def _draw(self, running: Sequence[str], held: Sequence[str]) -> Group:
         bar = ProgressBar(total=max(1, len(self._jobs)), completed=len(self._over), width=None)

@@ -76,6 +76,15 @@ class RunStore:
         run = self.run(what)
         return "missing" if run is None else run.status
 
+    def seconds(self, what: What) -> float | None:
+        """How long something took, or None if its record does not say."""
+        if isinstance(what, Measurement):
+            record = self.measurement(what)
+            return None if record is None else record.get("seconds")
+        run = self.run(what)
+        timing = run.record.get("timing") if run is not None else None
+        return None if timing is None else timing["train_seconds"] + timing["evaluation_seconds"]
+
     def by_status(self, cells: Iterable[Cell]) -> dict[str, list[What]]:
         """What the cells are about and the runs they need, each once, by status."""
         found: dict[str, list[What]] = {}

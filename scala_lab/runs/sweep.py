@@ -10,11 +10,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from scala_lab.runs.executor import Ending, Executor
+from scala_lab.runs.inputs import check_same_inputs
 from scala_lab.runs.measurement import Measurement
 from scala_lab.runs.plan import expected_cost
 from scala_lab.runs.progress import SweepView, open_view
 from scala_lab.runs.store import ENDED, RunStore, What, check_root, everything, key_of
-from scala_lab.runs.work import Job, why_not_measurable
+from scala_lab.runs.work import Job, carry_out
 from scala_lab.spec import RunSpec
 from scala_lab.study.declaration import Cell
 from scala_lab.study.records import Records
@@ -82,10 +83,13 @@ class _Sweep:
             for key in sorted(self.jobs, key=lambda key: -self.costs[key])
             if statuses[key] not in over
         }
+        check_same_inputs(store, [job.what for key, job in self.jobs.items() if key not in self.left])
         self.under_way: set[str] = set()
         self.held: set[str] = set()
         self.deaths: dict[str, int] = {}
         view.begin(self.jobs, self.costs, {key: status for key, status in statuses.items() if key not in self.left})
+        for key, status in statuses.items():
+            self._learn(key, status)
 
     def run(self) -> None:
         """Go on until nothing is left."""
@@ -104,10 +108,9 @@ class _Sweep:
         for key, job in list(self.left.items()):
             if key in self.under_way or any(run in self.left for run in self.needs[key]):
                 continue
-            broken = next((spec for spec in _needs(job.what) if self.store.status(spec) != "finished"), None)
-            if broken is not None:
-                self.store.record_failure(job.what, why_not_measurable(broken, self.store.status(broken)))
-                self._end(key)
+            if any(self.store.status(spec) != "finished" for spec in _needs(job.what)):
+                self.under_way.add(key)
+                self._hear(Ending(key, carry_out(job)))  # which finds nothing to measure, and says so in its record
             elif not _alone(job) or not (self.under_way or any(not _alone(other) for other in self.left.values())):
                 ready.append(job)
                 self.under_way.add(key)
@@ -115,8 +118,6 @@ class _Sweep:
 
     def _hear(self, ending: Ending) -> None:
         if ending.outcome == "done":
-            job = self.left[ending.key]
-            self.view.learn(job.what, self.costs[ending.key], ending.seconds)
             self._end(ending.key)
         elif ending.outcome == "held":
             self.held.add(ending.key)
@@ -139,17 +140,29 @@ class _Sweep:
         job = self.left[ending.key]
         run = self.store.run(job.what) if isinstance(job.what, RunSpec) else None
         come = run.record["steps_done"] if run is not None else 0
-        if self.deaths.get(ending.key) == come:
-            self.store.record_failure(job.what, f"tried twice: {ending.detail}")
-            self._end(ending.key)
-        else:
+        if self.deaths.get(ending.key) != come:
             self.deaths[ending.key] = come
             self.under_way.discard(ending.key)
+            return
+        with self.store.claim(job.what) as mine:
+            if mine:
+                self.store.record_failure(job.what, f"tried twice: {ending.detail}")
+                self._end(ending.key)
+            else:
+                self.held.add(ending.key)
 
     def _end(self, key: str) -> None:
         job = self.left.pop(key)
         self.under_way.discard(key)
-        self.view.ended(key, self.store.status(job.what))
+        status = self.store.status(job.what)
+        self._learn(key, status)
+        self.view.ended(key, status)
+
+    def _learn(self, key: str, status: str) -> None:
+        """Tell the view how long something took that ran to its end."""
+        seconds = self.store.seconds(self.jobs[key].what) if status == "finished" else None
+        if seconds is not None:
+            self.view.learn(self.jobs[key].what, self.costs[key], seconds)
 
 
 def _needs(what: What) -> tuple[RunSpec, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -74,10 +75,14 @@ class Job:
         return cls(RunSpec.from_dict(what), Path(values["store"]), *values["options"])
 
 
-def carry_out(job: Job) -> Outcome:
+def carry_out(job: Job, train: Callable[..., object] | None = None) -> Outcome:
     """Do what the job says unless it is done already or another process is at it.
 
     Whatever goes wrong is recorded with the run or measurement, so that one bad cell does not stop a sweep.
+
+    Args:
+        job: What to do.
+        train: In place of `scala_lab.train`, for runs that start in some other way.
     """
     store = RunStore(job.store)
     with store.claim(job.what) as mine:
@@ -88,18 +93,18 @@ def carry_out(job: Job) -> Outcome:
             store.forget_failure(job.what)
         elif status in ENDED:
             return "done"
+        if isinstance(job.what, Measurement):
+            return _measure(store, job.what, job.cores)
         with store.quiet(job.what):
-            if isinstance(job.what, Measurement):
-                return _measure(store, job.what, job.cores)
-            return _train(store, job.what, job.save_every)
+            return _train(store, job.what, job.save_every, train)
 
 
-def _train(store: RunStore, spec: RunSpec, save_every: float) -> Outcome:
-    from scala_lab.training import train
+def _train(store: RunStore, spec: RunSpec, save_every: float, train: Callable[..., object] | None) -> Outcome:
+    import scala_lab.training
     from scala_lab.training.run_folder import FolderInUse
 
     try:
-        train(spec, store.run_folder(spec), resume=True, save_every=save_every)
+        (train or scala_lab.training.train)(spec, store.run_folder(spec), resume=True, save_every=save_every)
     except FolderInUse:
         return "held"
     except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to this run alone
@@ -111,8 +116,10 @@ def _measure(store: RunStore, measurement: Measurement, threads: int) -> Outcome
     started = time.perf_counter()
     try:
         runs = [_finished_run(store, spec) for spec in measurement.of]
-        _start_afresh(threads)
-        result = measurement.compute(runs)
+        with store.quiet(measurement):
+            started = time.perf_counter()
+            _start_afresh(threads)
+            result = measurement.compute(runs)
         store.record_measurement(measurement, result=result, seconds=time.perf_counter() - started)
     except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to this measurement alone
         message, trace = _describe(error)
@@ -123,14 +130,9 @@ def _measure(store: RunStore, measurement: Measurement, threads: int) -> Outcome
 def _finished_run(store: RunStore, spec: RunSpec) -> RunResult:
     run = store.run(spec)
     if run is None or run.status != "finished":
-        raise UserError(why_not_measurable(spec, run.status if run is not None else "missing"))
+        how = run.status if run is not None and run.status in ENDED else "did not finish"
+        raise UserError(f"there is nothing to measure: run {spec.name} {how}")
     return run
-
-
-def why_not_measurable(spec: RunSpec, status: str) -> str:
-    """A sentence for the record of a measurement whose run did not finish."""
-    how = {"diverged": "diverged", "failed": "failed", "missing": "is missing"}.get(status, "did not finish")
-    return f"there is nothing to measure: run {spec.name} {how}"
 
 
 def _start_afresh(threads: int) -> None:

@@ -1,7 +1,7 @@
 """A long-lived process of the local pool: `python -m scala_lab.runs.worker`.
 
-It reads one job per line from stdin and answers each with a line on stdout. What loading costs (libraries, data,
-pretrained weights) is paid once per process, not once per run.
+It says when it is ready, then reads one job per line from stdin and answers each with a line on stdout. What
+loading costs (libraries, data, pretrained weights) is paid once per process, not once per run.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ import json
 import os
 import signal
 import sys
+from typing import IO
 
 from scala_lab.launcher import end_with_launcher
+
+READY = "ready"
 
 
 def main() -> int:
@@ -24,12 +27,16 @@ def main() -> int:
     from scala_lab.training.kept import keep_inputs
 
     keep_inputs()
+    _answer(answers, READY)
     for line in sys.stdin:
         _forget_peak_memory()
-        outcome = carry_out(Job.from_json(json.loads(line)))
-        answers.write(outcome + "\n")
-        answers.flush()
+        _answer(answers, carry_out(Job.from_json(json.loads(line))))
     return 0
+
+
+def _answer(answers: IO[str], word: str) -> None:
+    answers.write(word + "\n")
+    answers.flush()
 
 
 def _forget_peak_memory() -> None:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import scala_lab
 from scala_lab.errors import UserError
 from scala_lab.launcher import LAUNCHER
-from scala_lab.spec import RunSpec
+from scala_lab.spec import MachineSpec, RunSpec
 from scala_lab.training.run_folder import RunResult, read_run
 
 USER_ERROR = ".user-error"
@@ -28,9 +28,25 @@ class WorkerFailure(RuntimeError):
 
 
 def launch_workers(spec: RunSpec, out: Path, options: dict[str, Any]) -> RunResult:
-    """Run `python -m scala_lab.training.worker` once per worker, wait, and return what they left in `out`.
+    """Have several workers train a run, and return what they left in `out`; see `run_workers`."""
+    job = {"spec": spec.to_dict(), "out": str(out), "options": options}
+    run_workers("scala_lab.training.worker", job, spec.machine, out)
+    result = read_run(out)
+    if result is None:
+        raise WorkerFailure(f"the workers left no run in {out}")
+    return result
+
+
+def run_workers(module: str, job: dict[str, Any], machine: MachineSpec, out: Path | None = None) -> None:
+    """Run `python -m MODULE JOB` once per worker and wait; a worker leaves word of its fault in JOB's complaints.
 
     When one worker fails the others are stopped. Workers watch this process and end when it is gone.
+
+    Args:
+        module: Does its part by `scala_lab.training.worker.work`.
+        job: Plain values.
+        machine: How many workers, with how many threads each.
+        out: Folder of a run that can be resumed after a failure.
 
     Raises:
         UserError: What the first worker to fail found wrong with the input.
@@ -39,31 +55,24 @@ def launch_workers(spec: RunSpec, out: Path, options: dict[str, Any]) -> RunResu
     shared = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
-        "WORLD_SIZE": str(spec.machine.workers),
-        "LOCAL_WORLD_SIZE": str(spec.machine.workers),
-        "OMP_NUM_THREADS": str(spec.machine.threads),
+        "WORLD_SIZE": str(machine.workers),
+        "LOCAL_WORLD_SIZE": str(machine.workers),
+        "OMP_NUM_THREADS": str(machine.threads),
         LAUNCHER: str(os.getpid()),
         **_way_to_this_package(),
     }
     with tempfile.TemporaryDirectory(prefix="scala-lab-") as complaints:
-        job = json.dumps({"spec": spec.to_dict(), "out": str(out), "options": options, "complaints": complaints})
+        command = [sys.executable, "-m", module, json.dumps({**job, "complaints": complaints})]
         workers = [
-            subprocess.Popen(
-                [sys.executable, "-m", "scala_lab.training.worker", job],
-                env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            )
-            for rank in range(spec.machine.workers)
+            subprocess.Popen(command, env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+            for rank in range(machine.workers)
         ]
         try:
             failed = _wait(workers)
         finally:
             _stop(workers)
         if failed is not None:
-            _raise_failure(failed, workers[failed].returncode, Path(complaints), out)
-    result = read_run(out)
-    if result is None:
-        raise WorkerFailure(f"the workers left no run in {out}")
-    return result
+            raise_failure(failed, workers[failed].returncode, Path(complaints), out)
 
 
 def _way_to_this_package() -> dict[str, str]:
@@ -88,7 +97,7 @@ def _wait(workers: list[subprocess.Popen[bytes]]) -> int | None:
     return None
 
 
-def _raise_failure(rank: int, code: int, complaints: Path, out: Path) -> NoReturn:
+def raise_failure(rank: int, code: int, complaints: Path, out: Path | None) -> NoReturn:
     """Pass on what the worker that failed first said; another's fault often follows from it."""
     said = sorted(complaints.iterdir(), key=lambda file: file.stat().st_mtime_ns)
     if said:
@@ -100,7 +109,8 @@ def _raise_failure(rank: int, code: int, complaints: Path, out: Path) -> NoRetur
         reason = f"failed ({text.strip().splitlines()[-1]})"
     else:
         reason = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    raise WorkerFailure(f"worker {rank} {reason}; give --resume to go on with the run in {out}")
+    advice = f"; give --resume to go on with the run in {out}" if out is not None else ""
+    raise WorkerFailure(f"worker {rank} {reason}{advice}")
 
 
 def _stop(workers: list[subprocess.Popen[bytes]]) -> None:

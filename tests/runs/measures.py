@@ -7,9 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from scala_lab.runs.measurement import Measurement
 from scala_lab.spec import RunSpec
-from scala_lab.study.declaration import Cell
 
 
 def tiny_spec(model: Path, rows: Path, **changes) -> RunSpec:
@@ -31,10 +29,6 @@ def tiny_spec(model: Path, rows: Path, **changes) -> RunSpec:
     if changes.get("method", "scala-effective") == "scala-effective":
         values["delay"] = 1.0
     return RunSpec.of(**{**values, **changes})
-
-
-def cell(what: RunSpec | Measurement) -> Cell:
-    return Cell(what)
 
 
 def weight_sum(runs, power=1):

@@ -1,0 +1,32 @@
+"""A sweep in a process of its own, to be killed: `python -m tests.runs.sweeping MODEL ROWS STORE`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from scala_lab.runs.local import LocalPool
+from scala_lab.runs.measurement import Measurement
+from scala_lab.runs.store import RunStore
+from scala_lab.runs.sweep import run_sweep
+from scala_lab.study.declaration import Cell
+from tests.runs.measures import tiny_spec
+
+STEPS = 24
+"""Of each run: 2 epochs of 48 rows in batches of 4."""
+
+
+def cells(model: Path, rows: Path) -> list[Cell]:
+    """Four runs, one of them with two workers, one that diverges, and measurements of them and of nothing."""
+    small = {"batch_size": 4, "micro_batch": 4}
+    runs = [tiny_spec(model, rows, **small, seed=seed) for seed in range(2)]
+    runs += [tiny_spec(model, rows, **small, workers=2), tiny_spec(model, rows, **small, method="plain", lr=1e30)]
+    measured = [Measurement("tests.runs.measures:weight_sum", (run,)) for run in runs]
+    timed = Measurement("tests.runs.measures:random_numbers", (), alone=True)
+    return [Cell(what) for what in (*runs, *measured, timed)]
+
+
+if __name__ == "__main__":
+    model, rows, store = map(Path, sys.argv[1:])
+    # Every step is saved, so that wherever the sweep is cut off a run goes on from the step before.
+    run_sweep(cells(model, rows), RunStore(store), LocalPool(2), save_every=0.0)

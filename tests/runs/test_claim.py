@@ -1,0 +1,88 @@
+"""Claims: one holder at a time, gone with the process that held them, and counted across hosts while they beat."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+
+import pytest
+
+from scala_lab.runs.claim import STALE_SECONDS, claimed, is_claimed, on_this_host
+
+HOLD = "import sys, time; from pathlib import Path; from scala_lab.runs.claim import *\n"
+
+
+def hold_elsewhere(block: str) -> subprocess.Popen:
+    """A process that has entered the block and stays there."""
+    code = HOLD + f"with {block}:\n    print('in', flush=True); time.sleep(100)"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "in\n"
+    return process
+
+
+def test_claim_ends_with_its_process(tmp_path):
+    file = tmp_path / "claims" / "x"
+    process = hold_elsewhere(f"claimed(Path({str(file)!r}))")
+    try:
+        assert json.loads(file.read_text()) == {"host": platform.node(), "pid": process.pid}
+        assert is_claimed(file)
+        with claimed(file) as mine:
+            assert not mine
+    finally:
+        process.kill()
+        process.wait()
+    assert file.exists()  # what a killed process leaves behind holds nobody up
+    assert not is_claimed(file)
+    with claimed(file) as mine:
+        assert mine
+    assert not file.exists()
+
+
+def test_claim_is_let_go_when_the_block_fails(tmp_path):
+    file = tmp_path / "x"
+    with pytest.raises(RuntimeError), claimed(file):
+        raise RuntimeError
+    with claimed(file) as mine:
+        assert mine
+
+
+@pytest.mark.parametrize(("silent_for", "free"), [(0.0, False), (STALE_SECONDS + 60, True)])
+def test_claim_of_another_host_counts_while_it_beats(tmp_path, silent_for, free):
+    file = tmp_path / "x"
+    file.write_text(json.dumps({"host": "another", "pid": os.getpid()}))
+    last_beat = time.time() - silent_for
+    os.utime(file, (last_beat, last_beat))
+    with claimed(file) as mine:
+        assert mine is free
+    assert file.exists() is not free
+
+
+def test_holder_beats(tmp_path, monkeypatch):
+    monkeypatch.setattr("scala_lab.runs.claim.HEARTBEAT_SECONDS", 0.01)
+    file = tmp_path / "x"
+    with claimed(file):
+        os.utime(file, (0, 0))
+        deadline = time.monotonic() + 10
+        while file.stat().st_mtime < 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert time.time() - file.stat().st_mtime < 60
+
+
+def test_what_is_alone_waits_for_the_others(tmp_path):
+    file = tmp_path / "busy"
+    process = hold_elsewhere(f"on_this_host(Path({str(file)!r}), False)")
+    with on_this_host(file, alone=False):
+        pass  # two that are not alone go side by side
+    waiting = subprocess.Popen(
+        [sys.executable, "-c", HOLD + f"with on_this_host(Path({str(file)!r}), True): print('in')"],
+        stdout=subprocess.PIPE,
+    )
+    with pytest.raises(subprocess.TimeoutExpired):
+        waiting.wait(1.0)
+    process.kill()
+    process.wait()
+    assert waiting.communicate(timeout=60)[0] == b"in\n"
