@@ -43,6 +43,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
         f"rows of {task}, without dropout; mean over sets and seeds. Deviation: over the sets, mean over seeds.",
         f"Lanczos to the residual shown. Power iteration, the paper's method, as a check on the first set of the first "
         f"seed: its eigenvalue over Lanczos's after at most {POWER_PRODUCTS} products.",
+        "ScaLA differs from the baselines in its optimizer and in its noise; LAMB's row shows what the optimizer does.",
         f"{RATE_NOTE} Budget: {profile.settings['epochs']} epochs; passes: forward passes over the training rows, a "
         "backward counted as two.",
         *_missing(frame),
@@ -117,7 +118,7 @@ def _bars(done: pd.DataFrame) -> Figure:
 def _sentence(done: pd.DataFrame) -> str:
     small = SMALL.method
     parts = []
-    for left, right in (("large batch", small), ("large batch", "ScaLA"), (small, "ScaLA")):
+    for left, right in (("large batch", small), ("large batch", "ScaLA"), (small, "ScaLA"), ("LAMB", "ScaLA")):
         ratio = ratio_to(done, left, right)
         if ratio.n:
             parts.append(f"{left} over {right} {ratio}")
