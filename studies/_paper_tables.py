@@ -22,7 +22,7 @@ BERT, ROBERTA = "BERT-base", "RoBERTa-large"
 class Line(NamedTuple):
     """A row as printed: what names it, accuracies by task, F1 of QQP, average, times, steps."""
 
-    index: tuple[Any, ...]
+    names: tuple[Any, ...]
     accuracies: tuple[float, ...]
     f1: float | None = None
     average: float | None = None
@@ -89,7 +89,7 @@ def paper_frame(lines: Sequence[Line], names: Sequence[str], tasks: Sequence[str
 
     rows = []
     for line in lines:
-        row: dict[str, Any] = dict(zip(names, line.index, strict=True))
+        row: dict[str, Any] = dict(zip(names, line.names, strict=True))
         for place, task in enumerate(tasks):
             if line.steps is not None:
                 row[f"{task} steps"] = line.steps[place]

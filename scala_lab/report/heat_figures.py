@@ -48,7 +48,7 @@ def rate_heat_map(frame: pd.DataFrame, title: str = "Accuracy over batch size an
         _rule_lines(axes, scores)
         axes.set_xticks(np.log(rates), [f"{rate:g}" for rate in rates])
         axes.set_yticks(range(len(sizes)), [f"{size:,.0f}" for size in sizes])
-        axes.set_xlim(_edges(np.log(rates))[[0, -1]])
+        axes.set_xlim(_edges(np.log(rates))[0], _edges(np.log(rates))[-1])
         axes.set_ylim(-0.5, len(sizes) - 0.5)
         axes.set_xlabel("peak learning rate, log scale")
         axes.set_ylabel("batch size")

@@ -311,7 +311,7 @@ def test_tables_of_the_paper_agree_with_its_data(shared):
         tasks = ("MNLI-m", "SST-2") if number == 4 else _paper_tables.TASKS
         lines = getattr(_paper_tables, f"TABLE_{number}")
         if number == 2:  # its ScaLA rows are those of Table 1 and stand there in the data
-            lines = [line for line in lines if "ScaLA" not in line.index]
+            lines = [line for line in lines if "ScaLA" not in line.names]
         ours = [
             (task, accuracy, line.times[place] if line.times else 0, line.f1 if task == "QQP" else 0)
             for line in lines
