@@ -28,6 +28,7 @@ COMMANDS = {
     "train": Command("scala_lab.commands.train", "Train", "adapt a pretrained encoder to a task"),
     "evaluate": Command("scala_lab.commands.evaluate", "Evaluate", "metrics and predictions of any checkpoint"),
     "sharpness": Command("scala_lab.commands.sharpness", "Sharpness", "top Hessian eigenvalues of any checkpoint"),
+    "landscape": Command("scala_lab.commands.landscape", "Landscape", "loss around and between checkpoints, drawn"),
     "study": Command("scala_lab.commands.study", "RunStudies", "figures and tables of the paper, and beyond it"),
     "reproduce": Command("scala_lab.commands.reproduce", "Reproduce", "all studies, with verdicts on every claim"),
     "report": Command("scala_lab.commands.report", "Report", "draw a report again from its own records"),

@@ -1,4 +1,4 @@
-"""Processes that end with the one that started them."""
+"""What a process knows of the one that started it."""
 
 from __future__ import annotations
 
@@ -20,3 +20,8 @@ def end_with_launcher() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="launcher-watch", daemon=True).start()
+
+
+def launched_workers(asked: int) -> int:
+    """How many workers there are: under torchrun as many as it started, unless another number than 1 was asked for."""
+    return int(os.environ["WORLD_SIZE"]) if asked == 1 and {"RANK", "WORLD_SIZE"} <= set(os.environ) else asked

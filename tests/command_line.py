@@ -45,11 +45,14 @@ def train_flags(model: Path, rows: Path, /, **changes: object) -> list[str]:
     return ["train", *flags(**settings | changes)]
 
 
+def own_rows(file: str | Path = "rows.csv", **more: object) -> dict[str, object]:
+    """Settings that say what is in a file of `write_rows`."""
+    return {"task": file, "text_columns": "text", "label_column": "label", "eval_file": file, **more}
+
+
 def data_flags(rows: Path, /, **changes: object) -> list[str]:
     """What `evaluate` needs to know of the rows."""
-    return flags(
-        **{"task": rows, "text_columns": "text", "label_column": "label", "eval_file": rows, "threads": 1} | changes
-    )
+    return flags(**own_rows(rows, threads=1) | changes)
 
 
 def snapshot(folder: Path) -> dict[str, bytes | None]:

@@ -1,12 +1,13 @@
-"""What commands about saved checkpoints have in common: finding them, loading them with rows that fit."""
+"""What commands about saved checkpoints have in common: finding them, their rows, and where results go."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from scala_lab.commands.flags import parse_flags
 from scala_lab.errors import UserError
 from scala_lab.spec import DataSpec
 
@@ -15,6 +16,24 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from scala_lab.training.preparation import Prepared
+
+Options = TypeVar("Options")
+
+
+def parse_with_run_data(options_type: type[Options], args: list[str], prog: str) -> Options:
+    """Flags of a command with `checkpoints` and `data`; without --task, the data that a run among them was trained on.
+
+    Raises:
+        UserError: A checkpoint is missing, or nothing says which task is meant.
+    """
+    options: Any = parse_flags(options_type, args, prog=prog)
+    if any(arg.split("=")[0] == "--task" for arg in args):
+        return options
+    check_checkpoints(options.checkpoints)
+    known = next((data for data in map(data_of_run, options.checkpoints) if data is not None), None)
+    if known is None:
+        raise UserError(f"--task is needed: {options.checkpoints[0]} does not say what it was trained on")
+    return parse_flags(options_type, args, prog=prog, default=options_type(data=known))  # type: ignore[call-arg]
 
 
 def check_checkpoints(checkpoints: Sequence[Path]) -> None:
@@ -31,6 +50,29 @@ def check_checkpoints(checkpoints: Sequence[Path]) -> None:
         locate_model(str(checkpoint))
 
 
+def check_distinct(checkpoints: Sequence[Path]) -> None:
+    """Refuse a checkpoint that is given twice: in a figure, nothing would tell the two apart."""
+    seen: set[Path] = set()
+    for checkpoint in checkpoints:
+        if checkpoint.resolve() in seen:
+            raise UserError(f"checkpoint {checkpoint} is given twice")
+        seen.add(checkpoint.resolve())
+
+
+def short_names(checkpoints: Sequence[Path]) -> dict[str, str]:
+    """What figures call the checkpoints: their paths from the folder that they have in common.
+
+    Example:
+        >>> short_names([Path("runs/seed-0/plain"), Path("runs/seed-0/scala")])
+        {'runs/seed-0/plain': 'plain', 'runs/seed-0/scala': 'scala'}
+    """
+    places = [Path(os.path.abspath(checkpoint)) for checkpoint in checkpoints]
+    common = os.path.commonpath([place.parent for place in places])
+    return {
+        str(checkpoint): os.path.relpath(place, common) for checkpoint, place in zip(checkpoints, places, strict=True)
+    }
+
+
 def check_new_file(file: Path | None) -> None:
     """Refuse a file that exists or cannot be made."""
     if file is None:
@@ -42,9 +84,14 @@ def check_new_file(file: Path | None) -> None:
 
 
 def check_new_folder(folder: Path | None) -> None:
-    """Refuse a folder with something in it."""
-    if folder is not None and os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} exists already and is not an empty folder: choose another --out")
+    """Refuse a folder with something in it, or that cannot be made."""
+    if folder is None:
+        return
+    from scala_lab.training.run_folder import check_writable
+
+    check_writable(folder)
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UserError(f"{folder} exists already and is not empty: choose another --out")
 
 
 def pick_device(asked: str) -> torch.device:
@@ -57,10 +104,12 @@ def pick_device(asked: str) -> torch.device:
 
 
 def data_of_run(checkpoint: Path) -> DataSpec | None:
-    """The data that a run folder was trained on, or None if the folder is not a run's."""
+    """The data that a run was trained on whose folder, or checkpoint, this is; None if it is not a run's."""
     from scala_lab.training.run_folder import read_run
 
-    run = read_run(checkpoint) if checkpoint.is_dir() else None
+    run = read_run(checkpoint)
+    if run is None and checkpoint.name == "checkpoint":
+        run = read_run(checkpoint.parent)
     return None if run is None else run.spec.data
 
 

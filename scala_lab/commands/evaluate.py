@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from scala_lab.commands.checkpoints import (
+    check_checkpoints,
+    check_new_file,
+    load_checkpoint,
+    parse_with_run_data,
+    pick_device,
+)
 from scala_lab.errors import UserError
 from scala_lab.spec import BatchSpec, DataSpec, RunSpec
 
@@ -24,11 +30,13 @@ if TYPE_CHECKING:
 class Evaluate:
     """Metrics, and on request predictions, of checkpoints on a task's evaluation rows.
 
-    scala-lab evaluate runs/first --task mini-sst2
+    scala-lab evaluate runs/first
     scala-lab evaluate runs/a runs/b --task sst2 --data-dir glue --predictions predictions.csv
+
+    Without --task the rows are those that the first run folder was trained and evaluated on.
     """
 
-    checkpoints: tyro.conf.Positional[tuple[Path, ...]]
+    checkpoints: tyro.conf.Positional[tuple[Path, ...]] = ()
     """Run folders, or folders that hold config.json and model.safetensors."""
     data: DataSpec = field(default_factory=DataSpec)
     predictions: Path | None = None
@@ -41,6 +49,11 @@ class Evaluate:
     """CPU threads; 0 for all cores."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: CUDA where there is one."""
+
+
+def parse(args: list[str]) -> Evaluate:
+    """Flags; without --task, the data of the first run folder."""
+    return parse_with_run_data(Evaluate, args, prog="scala-lab evaluate")
 
 
 def run(options: Evaluate) -> int:
@@ -75,44 +88,26 @@ def run(options: Evaluate) -> int:
 
 def _check(options: Evaluate) -> None:
     """Refuse what would fail only after minutes of evaluation."""
-    from scala_lab.models.locate import locate_model
-
-    if not options.checkpoints:
-        raise UserError("evaluate needs at least one checkpoint folder")
-    for checkpoint in options.checkpoints:
-        if not checkpoint.is_dir():
-            raise UserError(
-                f"checkpoint {checkpoint} is " + ("a file, not a folder" if checkpoint.exists() else "missing")
-            )
-        locate_model(str(checkpoint))
+    check_checkpoints(options.checkpoints)
     RunSpec(data=options.data, batches=BatchSpec(micro_batch=options.micro_batch)).resolved()
     if options.threads < 0:
         raise UserError(f"--threads must be at least 0, not {options.threads}")
     if options.predictions is not None and options.predictions == options.json_:
         raise UserError(f"--predictions and --json must be different files, not both {options.json_}")
-    for file in (options.predictions, options.json_):
-        if file is not None and os.path.lexists(file):
-            raise UserError(f"{file} exists already: choose another name")
-        if file is not None and not file.parent.is_dir():
-            raise UserError(f"{file} cannot be written: {file.parent} is no folder")
+    check_new_file(options.predictions)
+    check_new_file(options.json_)
 
 
 def _evaluate_one(options: Evaluate, checkpoint: Path) -> tuple[dict[str, dict[str, float]], list[dict[str, Any]]]:
     """Metrics by split, and a record per row."""
-    import torch
-
     from scala_lab.models.encoder import Encoder
-    from scala_lab.models.fit import check_rows
-    from scala_lab.models.loading import load_classifier
     from scala_lab.tasks.metrics import compute_metrics
     from scala_lab.training.evaluation import predict_split
-    from scala_lab.training.preparation import prepare_data
     from scala_lab.training.world import World
 
-    prepared = prepare_data(options.data, str(checkpoint))
-    device = torch.device(_device(options.device))
-    model = load_classifier(str(checkpoint), prepared.task, new_head=False).to(device)  # type: ignore[arg-type]
-    check_rows(model, prepared.splits.values(), str(checkpoint))
+    device = pick_device(options.device)
+    model, prepared = load_checkpoint(checkpoint, options.data)
+    model.to(device)  # type: ignore[arg-type]
     world = World(0, 1, device)
     metrics, rows = {}, []
     for name, split in prepared.splits.items():
@@ -123,14 +118,6 @@ def _evaluate_one(options: Evaluate, checkpoint: Path) -> tuple[dict[str, dict[s
         metrics[name] = compute_metrics(prepared.task, logits, split.labels)
         rows += _rows(str(checkpoint), name, prepared, logits, split.labels)
     return metrics, rows
-
-
-def _device(asked: str) -> str:
-    import torch
-
-    if asked == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: this machine has no CUDA device that torch can use")
-    return ("cuda" if torch.cuda.is_available() else "cpu") if asked == "auto" else asked
 
 
 def _rows(

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
-from scala_lab.commands.checkpoints import check_checkpoints, check_new_file, check_new_folder, data_of_run
-from scala_lab.commands.flags import parse_flags
+from scala_lab.commands.checkpoints import (
+    check_checkpoints,
+    check_distinct,
+    check_new_file,
+    check_new_folder,
+    parse_with_run_data,
+)
+from scala_lab.commands.samples import SampleOptions, check_samples
 from scala_lab.errors import UserError
-from scala_lab.spec import DataSpec, RunSpec
+from scala_lab.launcher import launched_workers
+from scala_lab.spec import DataSpec, MachineSpec, RunSpec
 
 
 @dataclass(frozen=True)
@@ -29,10 +38,7 @@ class Sharpness:
     checkpoints: tyro.conf.Positional[tuple[Path, ...]] = ()
     """Run folders, or folders that hold config.json and model.safetensors."""
     data: DataSpec = field(default_factory=DataSpec)
-    samples: int = 256
-    """Rows the Hessian is taken over."""
-    rows: Literal["train", "eval"] = "train"
-    """Take it over training rows, or over the evaluation rows."""
+    over: SampleOptions = field(default_factory=SampleOptions)
     repeats: int = 1
     """Disjoint sets of that many rows: the table shows mean and standard deviation over them."""
     top_k: int = 1
@@ -51,70 +57,61 @@ class Sharpness:
     """Largest residual of a converged pair."""
     max_products: int = 300
     """Stop a solver after this many Hessian-vector products."""
-    micro_batch: int = 64
-    """Rows that run at once; changes speed and memory, not the result."""
-    memory: float = 2.0
-    """GiB of gradient graphs to keep, which makes products faster; the rest is streamed."""
-    precision: Literal["float32", "float64"] = "float32"
-    """Of weights and vectors."""
-    seed: int = 0
-    """Of the choice of rows and of the solver's random start."""
-    threads: int = 0
-    """CPU threads; 0 for all cores."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto: CUDA where there is one."""
+    workers: int = 1
+    """Processes that share the rows: each multiplies its own, one all-reduce per product; torchrun works as well."""
     json_: Annotated[Path | None, tyro.conf.arg(name="json")] = None
     """Write the findings as JSON."""
     out: Path | None = None
     """Folder for the table (CSV) and figures (PNG and SVG)."""
 
+    @property
+    def spec(self) -> RunSpec:
+        """The machine's share of the options, resolved and checked as for a run."""
+        workers, threads = launched_workers(self.workers), self.over.threads or None
+        machine = MachineSpec(workers=workers, threads=threads, device=self.over.device)
+        return RunSpec(data=self.data, machine=machine).override(batch_size=max(1, workers)).resolved()
+
 
 def parse(args: list[str]) -> Sharpness:
     """Flags; without --task, the data of the first run folder."""
-    options = parse_flags(Sharpness, args, prog="scala-lab sharpness")
-    if any(arg.split("=")[0] == "--task" for arg in args):
-        return options
-    known = next((data for data in map(data_of_run, options.checkpoints) if data is not None), None)
-    if known is None:
-        return options
-    return parse_flags(Sharpness, args, prog="scala-lab sharpness", default=Sharpness(data=known))
+    return parse_with_run_data(Sharpness, args, prog="scala-lab sharpness")
 
 
 def run(options: Sharpness) -> int:
     """Measure every checkpoint, print a table, write what was asked for; 1 if anything has not converged."""
     _check(options)
-    import torch
-
-    from scala_lab.commands.product_bar import ProductBar
-    from scala_lab.commands.sharpness_measure import measure
+    from scala_lab.commands.sharpness_measure import all_converged, measure_all
     from scala_lab.commands.sharpness_report import show_findings, write_findings
+    from scala_lab.commands.sharpness_worker import measure_together
+    from scala_lab.training.launch import WorkerFailure
+    from scala_lab.training.world import check_devices, started_by_launcher
 
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    findings: list[dict[str, Any]] = []
-    densities: dict[str, Any] = {}
-    with ProductBar() as bar:
-        for checkpoint in options.checkpoints:
-            finding, density = measure(options, checkpoint, bar)
-            findings.append(finding)
-            if density is not None:
-                densities[str(checkpoint)] = density
-    show_findings(findings)
-    write_findings(findings, densities, options.json_, options.out)
-    return 0 if all(finding["converged"] for finding in findings) else 1
+    check_devices(options.spec)
+    together = options.spec.machine.workers > 1 and not started_by_launcher()
+    try:
+        findings, densities = (measure_together if together else measure_all)(options)
+    except WorkerFailure as failure:
+        print(f"scala-lab: error: {failure}", file=sys.stderr)
+        return 1
+    if os.environ.get("RANK", "0") == "0":
+        show_findings(findings)
+        write_findings(findings, densities, options.json_, options.out)
+    return 0 if all(map(all_converged, findings)) else 1
 
 
 def _check(options: Sharpness) -> None:
     check_checkpoints(options.checkpoints)
-    for name in ("samples", "repeats", "top_k", "max_products"):
+    check_distinct(options.checkpoints)
+    check_samples(options.over, options.data)
+    for name in ("repeats", "top_k", "workers"):
         if getattr(options, name) < 1:
             raise UserError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(options, name)}")
-    for name in ("memory", "threads", "seed"):
-        if getattr(options, name) < 0:
-            raise UserError(f"--{name} must be at least 0, not {getattr(options, name)}")
+    if options.max_products < options.top_k:
+        raise UserError(f"--top-k {options.top_k} takes at least as many products: raise --max-products")
     if not 0 < options.tol < float("inf"):
         raise UserError(f"--tol must be positive, not {options.tol}")
-    RunSpec(data=options.data).override(micro_batch=options.micro_batch).resolved()
+    if options.solver == "pyhessian" and options.spec.machine.workers > 1:
+        raise UserError("--solver pyhessian runs in one process: leave out --workers")
     if options.density and options.out is None:
         raise UserError("--density needs --out, the folder for its figure")
     check_new_file(options.json_)

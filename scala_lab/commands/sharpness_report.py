@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
+from scala_lab.commands.checkpoints import short_names
 from scala_lab.commands.summary import result_console
 from scala_lab.files import new_folder, write_json
 
@@ -29,9 +30,9 @@ def show_findings(findings: list[dict[str, Any]]) -> None:
     result_console().print(table)
     if "layers" in first:
         layers = Table("layer", *(finding["checkpoint"] for finding in findings), title="top eigenvalue of each layer")
-        for name in first["layers"]:
-            cells = [finding["layers"][name] for finding in findings]
-            layers.add_row(name, *(f"{cell['eigenvalue']:.5g}{'' if cell['converged'] else ' (?)'}" for cell in cells))
+        for name in dict.fromkeys(name for finding in findings for name in finding["layers"]):
+            cells = [finding["layers"].get(name) for finding in findings]
+            layers.add_row(name, *("" if cell is None else _doubted(cell) for cell in cells))
         result_console().print(layers)
     for finding in findings:
         if finding.get("note"):
@@ -51,17 +52,20 @@ def write_findings(
     from scala_lab.report.curvature_figures import density_plot, layer_bars, sharpness_bars
     from scala_lab.report.saving import save_figure
 
+    names = short_names([Path(finding["checkpoint"]) for finding in findings])
+    unit = findings[0]["loss_unit"]
     tops = pandas.DataFrame(_rows(findings))
     with new_folder(out) as folder:
         tops.to_csv(folder / "sharpness.csv", index=False)
-        save_figure(sharpness_bars(tops[tops["rank"] == 1]), folder / "sharpness")
+        sharpest = tops[tops["rank"] == 1].replace({"checkpoint": names})
+        save_figure(sharpness_bars(sharpest, unit=unit), folder / "sharpness")
         if "layers" in findings[0]:
             layers = pandas.DataFrame(_layer_rows(findings))
             layers.to_csv(folder / "layers.csv", index=False)
-            save_figure(layer_bars(layers), folder / "layers")
+            save_figure(layer_bars(layers.replace({"checkpoint": names}), unit=unit), folder / "layers")
         for number, (checkpoint, density) in enumerate(densities.items(), start=1):
-            title = f"Spectral density of the Hessian: {checkpoint}"
-            save_figure(density_plot(density, title=title), folder / f"density-{number}")
+            title = f"Spectral density of the Hessian: {names[checkpoint]}"
+            save_figure(density_plot(density, title=title, unit=unit), folder / f"density-{number}")
     print(f"report: {out}", file=sys.stderr)
 
 
@@ -75,7 +79,7 @@ def _cell(finding: dict[str, Any], heading: str) -> str:
     if heading == "residual":
         return "\n".join(f"{value:.1e}" for value in finding["residuals"])
     if heading == "smallest":
-        return f"{finding['smallest']['eigenvalue']:.5g}"
+        return _doubted(finding["smallest"])
     if heading == "trace":
         return f"{finding['trace']['value']:.5g} ± {finding['trace']['error']:.2g}"
     return {
@@ -84,6 +88,11 @@ def _cell(finding: dict[str, Any], heading: str) -> str:
         "loss": lambda: f"{finding['loss']:.4f}",
         "kappa_alpha": lambda: f"{finding['kappa_alpha']:.3g}",
     }[heading]()
+
+
+def _doubted(cell: dict[str, Any]) -> str:
+    """An eigenvalue, with a question mark where it has not converged."""
+    return f"{cell['eigenvalue']:.5g}{'' if cell['converged'] else ' (?)'}"
 
 
 def _sure(converged: bool) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from scala_lab.commands.flags import parse_flags
 from scala_lab.errors import UserError
+from scala_lab.launcher import launched_workers
 from scala_lab.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def parse(args: list[str]) -> Train:
         # said here, because the stored settings are full of options that another method does not have
         changed = f"method: {stored.recipe.method} -> {options.spec.recipe.method}"
         raise UserError(f"{options.out} holds another run ({changed}): choose another --out")
-    return dataclasses.replace(options, spec=_with_launched_workers(options.spec))
+    workers = launched_workers(options.spec.machine.workers)
+    return dataclasses.replace(options, spec=options.spec.override(workers=workers))
 
 
 def run(options: Train) -> int:
@@ -104,13 +106,6 @@ def _finished(out: Path) -> bool:
 
     present: RunResult | None = read_run(out)
     return present is not None and present.ended
-
-
-def _with_launched_workers(spec: RunSpec) -> RunSpec:
-    """Under torchrun the number of workers is the launcher's, unless one was asked for."""
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ and spec.machine.workers == 1:
-        return spec.override(workers=int(os.environ["WORLD_SIZE"]))
-    return spec
 
 
 def _warn_of_late_noise(spec: RunSpec) -> None:

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+def loss_and_accuracy(model: nn.Module, batches: Iterable[Mapping[str, Any]]) -> tuple[float, float]:
+    """Mean loss and accuracy of the checkpoint itself; see `slice_1d`."""
+    return _Surface(model, batches, []).at()
+
+
 def slice_1d(
     model: nn.Module,
     batches: Iterable[Mapping[str, Any]],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -70,7 +71,8 @@ def layer_bars(
     _require(frame, "layer", "eigenvalue")
     if "checkpoint" not in frame:
         frame = frame.assign(checkpoint="")
-    checkpoints, layers = list(dict.fromkeys(frame["checkpoint"])), list(dict.fromkeys(frame["layer"]))
+    frame = frame.assign(layer=[_short_layer(layer) for layer in frame["layer"]])
+    checkpoints, layers = list(dict.fromkeys(frame["checkpoint"])), _in_order(frame["layer"])
     values = frame["eigenvalue"].to_numpy(float)
     height = 0.78 / len(checkpoints)
     with styled():
@@ -93,7 +95,7 @@ def layer_bars(
             kappa = f"κ = {sizes.max() / sizes.min():.3g}" if sizes.min() > 0 else "κ infinite"
             label = f"{checkpoint} ({kappa})" if checkpoint else kappa
             keys.append(Patch(facecolor=_fill(number), edgecolor="black", hatch=_hatch(number), label=label))
-        _name_rows(axes, [_short_layer(layer) for layer in layers])
+        _name_rows(axes, layers)
         axes.set_xlabel(f"top eigenvalue ({unit} per squared unit of weight)" + (", log scale" if logarithmic else ""))
         if len(checkpoints) > 1:
             axes.set_title(title)
@@ -212,6 +214,11 @@ def _leave_room(axes: Axes, values: np.ndarray) -> None:
 def _wrapped(name: str) -> str:
     """A long name in lines of 28 characters, broken anywhere it must."""
     return "\n".join(textwrap.wrap(name, 28)) or name
+
+
+def _in_order(layers: Iterable[str]) -> list[str]:
+    """Each layer once, the head after the layers of the deepest model."""
+    return sorted(dict.fromkeys(layers), key=lambda name: name == "head")
 
 
 def _short_layer(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +23,7 @@ def slice_1d_plot(
     x_label: str = DISTANCE,
     unit: str = "nats",
     *,
-    log_loss: bool = False,
+    marks: Sequence[float] = (0.0,),
 ) -> Figure:
     """Loss, and accuracy where there is one, along a line, for one or several models.
 
@@ -32,9 +32,12 @@ def slice_1d_plot(
         title: Over the figure.
         x_label: Of the position: the direction's label.
         unit: Of the loss.
-        log_loss: Logarithmic axis for the loss.
+        marks: Positions of checkpoints.
+
+    A loss that spans more than a factor of 30 is drawn on a log scale; points without a finite value are left out.
     """
     require_columns(frames, "position", "loss")
+    log_loss = spans_decades(np.concatenate([frame["loss"].to_numpy(float) for frame in frames.values()]))
     scored = any("accuracy" in frame and frame["accuracy"].notna().any() for frame in frames.values())
     with styled():
         figure = new_figure(6.6, 5.2 if scored else 3.6)
@@ -56,8 +59,9 @@ def slice_1d_plot(
         for axes in panels:
             axes.grid(axis="y")
             low, high = axes.get_xlim()
-            if low <= 0 <= high:
-                axes.axvline(0, color="#888888", linewidth=0.8, zorder=0)
+            for mark in marks:
+                if low <= mark <= high:
+                    axes.axvline(mark, color="#888888", linewidth=0.8, zorder=0)
         panels[0].set_ylabel(f"mean loss ({unit})" + (", log scale" if log_loss else ""))
         if log_loss:
             panels[0].set_yscale("log")
@@ -68,6 +72,12 @@ def slice_1d_plot(
             figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
         panels[0].set_title(title)
     return figure
+
+
+def spans_decades(values: np.ndarray) -> bool:
+    """Whether positive values reach so far that small ones would vanish on a linear scale."""
+    finite = values[np.isfinite(values)]
+    return len(finite) > 0 and float(finite.min()) > 0 and float(finite.max()) > 30 * float(finite.min())
 
 
 def require_columns(frames: Mapping[str, pd.DataFrame], *columns: str) -> None:

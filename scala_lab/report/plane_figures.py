@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from scala_lab.errors import UserError
-from scala_lab.report.line_figures import DISTANCE, require_columns
+from scala_lab.report.line_figures import DISTANCE, require_columns, spans_decades
 from scala_lab.report.style import BAD, COLOURMAP, new_figure, styled
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def side_by_side(
     *,
     kind: Literal["contour", "surface"] = "contour",
     value: Value = "loss",
+    marks: Sequence[float] = (0.0,),
 ) -> Figure:
     """Several models' planes on one scale of colour and height, so that they can be compared by eye.
 
@@ -71,6 +72,7 @@ def side_by_side(
         unit: Of the loss.
         kind: contour or surface.
         value: loss or accuracy.
+        marks: Where on the x axis checkpoints lie.
     """
     require_columns(frames, "x", "y", value)
     grids = [_grid(frame, value) for frame in frames.values()]
@@ -97,10 +99,12 @@ def side_by_side(
             subplot_kw={"projection": "3d"} if deep else {},
         )
         for axes, label, grid in zip(panels.flat, frames, grids, strict=False):
-            (_draw_surface if deep else _draw_contour)(axes, *grid, scale, logarithmic)
-            axes.set_title(label)
             if deep:
+                _draw_surface(axes, *grid, scale, logarithmic)
                 axes.set(xlabel="x", ylabel="y")
+            else:
+                _draw_contour(axes, *grid, scale, marks)
+            axes.set_title(label)
         for axes in panels.flat[len(grids) :]:
             axes.set_visible(False)
         figure.suptitle(title, fontsize=11)
@@ -134,7 +138,7 @@ def _shared_scale(grids: list[Grid], value: Value) -> tuple[Normalize, bool]:
     low, high = float(finite.min()), float(finite.max())
     if high <= low:
         low, high = low - 0.5, high + 0.5
-    logarithmic = value == "loss" and low > 0 and high > 30 * low
+    logarithmic = value == "loss" and spans_decades(finite)
     return (LogNorm if logarithmic else Normalize)(low, high), logarithmic
 
 
@@ -154,9 +158,10 @@ def _round_levels(scale: Normalize) -> list[float]:
 
 
 def _draw_contour(
-    axes: Axes, x: np.ndarray, y: np.ndarray, z: np.ma.MaskedArray, scale: Normalize, logarithmic: bool
+    axes: Axes, x: np.ndarray, y: np.ndarray, z: np.ma.MaskedArray, scale: Normalize, marks: Sequence[float]
 ) -> None:
     from matplotlib.patheffects import withStroke
+    from matplotlib.ticker import MaxNLocator
 
     edges = np.asarray(scale.inverse(np.linspace(0, 1, BANDS + 1)), dtype=float)
     axes.set_facecolor(BAD)
@@ -164,9 +169,14 @@ def _draw_contour(
     drawn = edges[1:-1:2]
     colours = ["black" if float(scale(edge)) > 0.5 else "white" for edge in drawn]
     lines = axes.contour(x, y, z, levels=drawn, colors=colours, linewidths=0.8)
-    kept: list[np.ndarray] = []
+    axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.yaxis.set_major_locator(MaxNLocator(4))
+    kept = []
+    for mark in marks:
+        axes.plot(mark, 0, marker="o", markersize=6, markerfacecolor="white", markeredgecolor="black")
+        kept.append(_place(axes, (mark, 0)))
     for text in axes.clabel(lines, fmt=lambda level: f"{level:.2g}", fontsize=7, inline=False):
-        place = axes.transAxes.inverted().transform(axes.transData.transform(text.get_position()))
+        place = _place(axes, text.get_position())
         crowded = any(np.abs(place - other).max() < 0.09 for other in kept)
         if crowded or place.min() < 0.06 or place.max() > 0.94:
             text.set_visible(False)
@@ -174,22 +184,31 @@ def _draw_contour(
         kept.append(place)
         text.set_color("black")
         text.set_path_effects([withStroke(linewidth=2, foreground="white")])
-    axes.plot(0, 0, marker="o", markersize=6, markerfacecolor="white", markeredgecolor="black")
+
+
+def _place(axes: Axes, position: tuple[float, float]) -> np.ndarray:
+    """Where a position stands in its panel, from 0 to 1 either way."""
+    return axes.transAxes.inverted().transform(axes.transData.transform(position))
 
 
 def _draw_surface(
     axes: Any, x: np.ndarray, y: np.ndarray, z: np.ma.MaskedArray, scale: Normalize, logarithmic: bool
 ) -> None:
-    """On a log scale the height is log10 of the value, since 3-D axes know no log scale; ticks show the value."""
+    """Each face has the mean colour of its corners, and is left out where a corner has no value.
+
+    On a log scale the height is log10 of the value, since 3-D axes know no log scale; ticks show the value.
+    """
     from matplotlib import colormaps
     from matplotlib.ticker import MaxNLocator
 
     height = np.ma.log10(z) if logarithmic else z
+    shades = np.asarray(scale(z.filled(np.nan)), dtype=float)
+    faces = (shades[1:, 1:] + shades[1:, :-1] + shades[:-1, 1:] + shades[:-1, :-1]) / 4
     axes.plot_surface(
         x,
         y,
         height.filled(np.nan),
-        facecolors=colormaps[COLOURMAP](scale(z.filled(np.nan))),
+        facecolors=colormaps[COLOURMAP](faces),
         shade=False,
         rstride=1,
         cstride=1,

@@ -6,15 +6,17 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from scala_lab.errors import UserError
 from scala_lab.spec import RunSpec
 from scala_lab.training.launch import USER_ERROR
 
 
-def main(job: str) -> int:
-    """Train one worker's part of the job, a JSON object with spec, out, options and the folder for complaints.
+def work(job: str, part: Callable[[dict[str, Any]], None]) -> int:
+    """Do one worker's part of a job, a JSON object with the folder for complaints among its values.
 
     A worker that fails says nothing itself, because the others fail with it: it leaves word of why, and the
     launcher passes on the first one's.
@@ -22,9 +24,7 @@ def main(job: str) -> int:
     values = json.loads(job)
     complaint = Path(values["complaints"]) / os.environ["RANK"]
     try:
-        from scala_lab.training.api import train
-
-        train(RunSpec.from_dict(values["spec"]), values["out"], **values["options"])
+        part(values)
     except UserError as error:
         complaint.with_suffix(USER_ERROR).write_text(str(error))
         return 2
@@ -36,5 +36,11 @@ def main(job: str) -> int:
     return 0
 
 
+def _train(values: dict[str, Any]) -> None:
+    from scala_lab.training.api import train
+
+    train(RunSpec.from_dict(values["spec"]), values["out"], **values["options"])
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(work(sys.argv[1], _train))

@@ -118,3 +118,13 @@ def test_head_of_one_output_is_regression_even_if_its_config_does_not_say(here, 
     settings.pop("problem_type", None)
     (model / "config.json").write_text(json.dumps(settings))
     assert main(["evaluate", str(model), *data_flags(Path("scores.csv"), regression=True)]) == 0
+
+
+def test_run_folder_says_itself_which_rows_are_meant(here, capfd):
+    for checkpoint in ("classes", "classes/checkpoint"):
+        file = here / f"{Path(checkpoint).name}.json"
+        assert main(["evaluate", checkpoint, "--threads", "1", "--json", str(file)]) == 0
+        (found,) = json.loads(file.read_text())
+        assert found["metrics"] == json.loads(Path("classes/run.json").read_text())["metrics"]
+    assert main(["evaluate", "model"]) == 2
+    assert "--task is needed: model does not say what it was trained on" in capfd.readouterr().err
