@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from scala_lab.curvature.first_token import FirstTokenOnly
 from scala_lab.curvature.space import ParameterSpace
 from scala_lab.methods.task_loss import task_loss
 
@@ -39,6 +40,7 @@ class BatchLoss:
     def __init__(self, model: nn.Module, space: ParameterSpace, labels: Sequence[Tensor]) -> None:
         self.model, self.space = model, space
         self.regression = is_regression(model, labels)
+        self.first_token = FirstTokenOnly(model)
         self._rows = None
         self.leaves: list[Tensor] = list(space.parameters.values())
         if space.compact:
@@ -49,14 +51,17 @@ class BatchLoss:
 
     def __call__(self, inputs: Mapping[str, Tensor], labels: Tensor) -> Tensor:
         """One loss per sample."""
+        return task_loss(self.logits(inputs), labels, self.regression)
+
+    def logits(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Outputs per sample."""
         training = self.model.training
         self.model.eval()
         try:
-            with sdpa_kernel(SDPBackend.MATH):
-                logits = self.model(**self._model_inputs(inputs)).logits
+            with sdpa_kernel(SDPBackend.MATH), self.first_token.applied():
+                return self.model(**self._model_inputs(inputs)).logits
         finally:
             self.model.train(training)
-        return task_loss(logits, labels, self.regression)
 
     def _model_inputs(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if self._rows is None or "input_ids" not in inputs:

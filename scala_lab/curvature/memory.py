@@ -33,7 +33,8 @@ def graph_bytes(outputs: Iterable[Tensor]) -> int:
 
 
 def _saved_tensors(node: Any) -> Iterator[Tensor]:
-    for name in _saved_names(type(node)):
+    kind: Any = type(node)
+    for name in _saved_names(kind):
         saved = getattr(node, name)
         for value in saved if isinstance(saved, tuple | list) else (saved,):
             if isinstance(value, Tensor):

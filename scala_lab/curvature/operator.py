@@ -23,7 +23,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from scala_lab.curvature.loss import BatchLoss, word_table
 from scala_lab.curvature.memory import graph_bytes
-from scala_lab.curvature.shards import cut_batch
+from scala_lab.curvature.shards import cells, cut_batch, padding_is_idle
 from scala_lab.curvature.space import ParameterSpace
 from scala_lab.errors import UserError
 
@@ -49,10 +49,6 @@ class _Shard:
 
 def _shard(batch: Mapping[str, Tensor]) -> _Shard:
     return _Shard({name: value for name, value in batch.items() if name != "labels"}, batch["labels"])
-
-
-def _cells(shards: Sequence[_Shard]) -> int:
-    return sum(value.numel() for shard in shards for value in shard.inputs.values())
 
 
 def _ends(gradients: Sequence[Tensor | None]) -> list[GradientEdge | None]:
@@ -107,7 +103,7 @@ class HessianOperator:
         self.space = ParameterSpace(model, parameters, table, used_ids)
         self._loss = BatchLoss(model, self.space, [shard.labels for shard in self._shards])
         self._check_deterministic()
-        self._cut(whole)
+        self._save_work(whole)
         self._retain(budget)
 
     @property
@@ -172,20 +168,19 @@ class HessianOperator:
             raise UserError("every batch needs labels: the Hessian is that of the task's loss")
         return {name: torch.as_tensor(value).to(self.device) for name, value in batch.items()}
 
-    def _cut(self, batches: Sequence[dict[str, Tensor]]) -> None:
-        """Cut the padding off, unless the batch with most of it shows that the model's loss depends on it."""
+    def _save_work(self, batches: Sequence[dict[str, Tensor]]) -> None:
+        """Leave out what enters no loss: tokens that the head does not read, and padding.
+
+        Both are tried on the batch with most padding: a model whose logits they change is run as it is.
+        """
         if not batches:
             return
-        cut = [[_shard(part) for part in cut_batch(batch)] for batch in batches]
-        place = max(range(len(cut)), key=lambda place: _cells([self._shards[place]]) - _cells(cut[place]))
-        with torch.no_grad():
-            whole = float(self._mean_loss(self._shards[place]))
-            try:
-                parts = sum(float(self._mean_loss(shard)) for shard in cut[place])
-            except RuntimeError:  # made for one width
-                return
-        if abs(parts - whole) <= 1000 * torch.finfo(self.dtype).eps * abs(whole):
-            self._shards = [shard for shards in cut for shard in shards]
+        cut = [cut_batch(batch) for batch in batches]
+        most = max(range(len(cut)), key=lambda place: cells([batches[place]]) - cells(cut[place]))
+        inputs = self._shards[most].inputs
+        self._loss.first_token.try_on(lambda: self._loss.logits(inputs))
+        if padding_is_idle(self._loss.logits, inputs):
+            self._shards = [_shard(part) for parts in cut for part in parts]
 
     @property
     def retained(self) -> int:

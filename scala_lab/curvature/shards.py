@@ -2,15 +2,18 @@
 
 A batch that was padded to its longest row is mostly padding for its shortest ones. Here its rows are sorted by length
 and cut where that is cheapest; each shard loses the columns that are padding in all of its rows. Masked columns do not
-enter a sample's loss, so nothing changes but rounding; whether that is true of a model is for the caller to try.
+enter a sample's loss, so nothing changes but rounding; `padding_is_idle` tries whether that is true of a model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
+import torch
 from torch import Tensor
+
+from scala_lab.curvature.first_token import same_to_rounding
 
 SHARD_COST = 40
 """What a shard costs beside its tokens, in tokens: it writes and adds up a gradient of the model's size.
@@ -38,6 +41,25 @@ def cut_batch(batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
         }
         for part in np.split(order, cheapest_cuts(lengths[order]))
     ]
+
+
+def padding_is_idle(logits: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapping[str, Tensor]) -> bool:
+    """Whether a batch has the same logits when it is cut into shards without padding."""
+    with torch.no_grad():
+        expected = logits(inputs)
+        found = torch.empty_like(expected)
+        try:
+            for shard in cut_batch({**inputs, "labels": torch.arange(len(expected))}):
+                rows = shard.pop("labels")
+                found[rows] = logits(shard)
+        except RuntimeError:  # the model is made for one width
+            return False
+    return same_to_rounding(found, expected)
+
+
+def cells(batches: Iterable[Mapping[str, Tensor]]) -> int:
+    """Numbers in some batches."""
+    return sum(value.numel() for batch in batches for value in batch.values())
 
 
 def cheapest_cuts(lengths: np.ndarray, shard_cost: int = SHARD_COST) -> list[int]:
