@@ -102,7 +102,8 @@ class SlurmCluster:
             except Exception as error:  # submitit passes on whatever sbatch says as an exception of its own
                 said = (str(error).strip() or type(error).__name__).splitlines()
                 raise UserError(f"sbatch does not take the jobs: {said[-1]}") from error
-            self._sent |= {job.key: (job, handle) for job, handle in zip(alike, sent, strict=True)}
+            # The first task is the one that submitit hears from, however many nodes there are.
+            self._sent |= {job.key: (job, handle.task(0)) for job, handle in zip(alike, sent, strict=True)}
 
     def endings(self, seconds: float) -> list[Ending]:
         """What came back, looked for once per poll."""

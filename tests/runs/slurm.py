@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -71,7 +73,8 @@ class Slurm:
     def _run(self, *command: str) -> None:
         with (self.folder / f"{command[0]}{len(self._daemons)}.log").open("wb") as log:
             environment = {**os.environ, "SLURM_CONF": str(self.config)}
-            self._daemons.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment))
+            daemon = subprocess.Popen(command, stdout=log, stderr=log, env=environment, preexec_fn=_end_with_parent)
+            self._daemons.append(daemon)
 
     def _wait_for(self, condition, complaint: str) -> None:
         deadline = time.monotonic() + 60
@@ -117,6 +120,12 @@ class Slurm:
         lines += [*nodes, "PartitionName=tests Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO"]
         self.config.write_text("\n".join(lines) + "\n")
         (self.folder / "state").mkdir()
+
+
+def _end_with_parent() -> None:
+    """Have the system end this process when the tests are gone, even by kill -9 (Linux)."""
+    set_death_signal = 1
+    ctypes.CDLL(None).prctl(set_death_signal, signal.SIGTERM)
 
 
 def _free_port() -> int:
