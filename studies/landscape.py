@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from scala_lab.study.profiles import Profile
 
-LINE, PLANE = {"line_points": 41, "line_reach": 1.0}, {"plane_points": 15, "plane_reach": 1.0}
+LINE, PLANE = {"line_points": 31, "line_reach": 1.0}, {"plane_points": 11, "plane_reach": 1.0}
 X_LABEL = "random direction 1 (in weight norms, row by row)"
 Y_LABEL = "random direction 2 (in weight norms, row by row)"
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from scala_lab.study.profiles import Profile
 
-POWER_PRODUCTS = 60
+POWER_PRODUCTS = 30
 """Of the check by power iteration, which needs far more products than Lanczos for the same residual."""
 
 

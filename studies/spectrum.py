@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def cells(profile: Profile) -> list[Cell]:
     """Small batch, large batch and ScaLA with the first seed."""
     plan = profile.curvature
-    settings = {"samples": plan.samples, "top_k": 2, "tol": plan.tol, "threads": plan.threads}
+    settings = {"samples": plan.samples, "top_k": 1, "tol": plan.tol, "threads": plan.threads}
     return measured_cells(profile, "spectrum", lambda seed: settings, SIDE_BY_SIDE, profile.seeds[:1])
 
 

@@ -101,8 +101,8 @@ def spectrum(
     tol: float = 1e-3,
     max_products: int = 300,
     probes: int = 1,
-    lanczos_steps: int = 40,
-    trace_products: int = 20,
+    lanczos_steps: int = 30,
+    trace_products: int = 15,
     seed: int = 0,
     threads: int = 1,
 ) -> dict[str, Any]:

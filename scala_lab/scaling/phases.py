@@ -33,7 +33,7 @@ def phase_seconds(specs: Mapping[str, RunSpec], steps: int, warmup: int) -> dict
 
     trainings = {}
     for name, spec in specs.items():
-        spec = spec.resolved()
+        spec = spec.override(max_steps=warmup + steps).resolved()
         training = Training(spec, prepare(spec), join_world(spec))
         training.model.train()
         trainings[name] = training
