@@ -250,7 +250,7 @@ class RunSpec:
         del data["data_dir"]
         data["task"] = Path(data["task"]).name
         data["eval_file"] = data["eval_file"] and Path(data["eval_file"]).name
-        if Path(encoder["model"]).expanduser().is_dir():
+        if _names_folder(encoder["model"]):
             encoder["model"] = Path(encoder["model"]).name
         text = json.dumps([RESULT_VERSION, values], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -264,6 +264,12 @@ class RunSpec:
 
 def _first(value: Any, otherwise: Any) -> Any:
     return otherwise if value is None else value
+
+
+def _names_folder(model: str) -> bool:
+    """Whether a model is a folder rather than a hub name, which has at most one slash; also where it is not there."""
+    is_path = model.startswith(("/", ".", "~")) or model.count("/") > 1
+    return is_path or Path(model).expanduser().is_dir()
 
 
 def _cores() -> int:

@@ -23,7 +23,7 @@ def spec(**values):
     ("one", "other"),
     [
         ({"task": "sst2", "data_dir": Path("a/glue")}, {"task": "sst2", "data_dir": Path("/b/glue")}),
-        ({"model": "a/minilm"}, {"model": "/somewhere/else/minilm"}),
+        ({"model": "./minilm"}, {"model": "/somewhere/else/minilm"}),
         ({"task": "a/rows.csv"}, {"task": "/b/rows.csv"}),
         ({"task": "rows.csv", "eval_file": Path("a/e.csv")}, {"task": "rows.csv", "eval_file": Path("b/e.csv")}),
     ],
