@@ -2,9 +2,9 @@
 
 A line is one sentence, or two with a tab between them. Of a pair it is known whether the second goes with the first:
 an opinion of like mind, a statement that follows, a sentence that answers the question, the same question in other
-words. Nearly half of these do not, and differ from those that do in meaning alone, so telling them apart is to understand
-both. A few pairs carry a connective instead (`therefore`, `perhaps`, ...), as text does: to guess it back is to know
-how the two relate.
+words. Nearly half of these do not, and differ from those that do in meaning alone, so telling them apart is to
+understand both. A few pairs carry a connective instead (`therefore`, `perhaps`, ...), as text does: to guess it back
+is to know how the two relate.
 """
 
 from __future__ import annotations
