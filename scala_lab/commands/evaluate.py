@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 class Evaluate:
     """Metrics, and on request predictions, of checkpoints on a task's evaluation rows.
 
-    scala-lab evaluate runs/first
-    scala-lab evaluate runs/a runs/b --task sst2 --data-dir glue --predictions predictions.csv
-
     Without --task the rows are those that the first run folder was trained and evaluated on.
+
+        scala-lab evaluate runs/first
+        scala-lab evaluate runs/a runs/b --task sst2 --data-dir glue --predictions predictions.csv
     """
 
     checkpoints: tyro.conf.Positional[tuple[Path, ...]] = ()

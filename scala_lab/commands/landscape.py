@@ -18,13 +18,13 @@ from scala_lab.spec import DataSpec
 class Landscape:
     """Loss and accuracy around checkpoints, along lines and over planes in weight space, several on one scale.
 
-    scala-lab landscape runs/a runs/b runs/c --out landscape
-    scala-lab landscape model --task sst2 --data-dir glue --directions random --span -0.5 0.5 --out landscape
-    scala-lab landscape runs/a runs/b --directions between --plane-points 0 --out path
-
     --out gets the figures (PNG and SVG), line.csv, plane.csv and landscape.json. The loss is the plain task loss over
     a fixed, seeded set of rows, in eval mode. Without --task the rows are those that the first run folder was
     trained on.
+
+        scala-lab landscape runs/a runs/b runs/c --out landscape
+        scala-lab landscape model --task sst2 --data-dir glue --directions random --span -0.5 0.5 --out landscape
+        scala-lab landscape runs/a runs/b --directions between --plane-points 0 --out path
     """
 
     checkpoints: tyro.conf.Positional[tuple[Path, ...]] = ()

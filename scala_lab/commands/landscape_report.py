@@ -26,7 +26,7 @@ def show_views(views: list[View], options: Landscape) -> None:
     table.add_column("checkpoint", overflow="fold")
     columns = _between_columns if options.directions == "between" else _own_columns
     for heading in columns(views[0].record):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for view in views:
         table.add_row(view.name, *columns(view.record).values())
     result_console().print(table)

@@ -27,12 +27,12 @@ from scala_lab.spec import DataSpec, MachineSpec, RunSpec
 class Sharpness:
     """How sharp checkpoints are: the largest eigenvalues of the Hessian of their task loss.
 
-    scala-lab sharpness runs/a runs/b
-    scala-lab sharpness model --task sst2 --data-dir glue --samples 256 --top-k 5 --repeats 4 --out sharpness
-
     The loss is the plain task loss over a fixed, seeded set of rows, in eval mode. Every eigenvalue comes with
     its residual ||Hv - lambda v|| / |lambda| and counts as converged only if that is at most --tol. Without --task
     the rows are those that the first run folder was trained on.
+
+        scala-lab sharpness runs/a runs/b
+        scala-lab sharpness model --task sst2 --data-dir glue --samples 256 --top-k 5 --repeats 4 --out sharpness
     """
 
     checkpoints: tyro.conf.Positional[tuple[Path, ...]] = ()

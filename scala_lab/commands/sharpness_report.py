@@ -20,11 +20,11 @@ def show_findings(findings: list[dict[str, Any]]) -> None:
         title=f"{first['task']}, {first['samples']} {first['rows']} rows, {first['solver']}, tol {first['tol']:g}"
     )
     table.add_column("checkpoint", overflow="fold")
-    headings = ["top eigenvalues", "residual", "products", "seconds", "loss"]
+    headings = ["eigenvalues", "residual", "products", "seconds", "loss"]
     headings += [name for name in ("smallest", "trace", "kappa_alpha") if name in first]
     for heading in headings:
-        table.add_column(heading, justify="right")
-    table.add_column("converged")
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("converged", no_wrap=True)
     for finding in findings:
         table.add_row(finding["checkpoint"], *(_cell(finding, name) for name in headings), _sure(finding["converged"]))
     result_console().print(table)
@@ -70,7 +70,7 @@ def write_findings(
 
 
 def _cell(finding: dict[str, Any], heading: str) -> str:
-    if heading == "top eigenvalues":
+    if heading == "eigenvalues":
         spread = finding["deviation"] or [None] * len(finding["eigenvalues"])
         return "\n".join(
             f"{value:.5g}" + ("" if error is None else f" ± {error:.2g}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Iterable
@@ -45,7 +46,7 @@ def sharpness_bars(
             _bar(axes, place, float(values.mean()), 0.62, place, sure)
             if spread > 0:
                 axes.errorbar(values.mean(), place, xerr=spread, color="black", capsize=4, linewidth=1.2)
-            text = f"{values.mean():.3g}" + (f" ± {spread:.2g}" if len(values) > 1 else "")
+            text = _with_spread(float(values.mean()), spread)
             _beside(axes, max(float(values.mean()) + spread, 0.0), place, text if sure else f"{text}, not converged")
             labels.append(_wrapped(str(name)))
         _name_rows(axes, labels)
@@ -99,9 +100,10 @@ def layer_bars(
         axes.set_xlabel(f"top eigenvalue ({unit} per squared unit of weight)" + (", log scale" if logarithmic else ""))
         if len(checkpoints) > 1:
             axes.set_title(title)
-            figure.legend(handles=keys, loc="outside lower center", ncols=min(len(keys), 3))
+            meaning = "κ: the sharpest layer over the least sharp"
+            figure.legend(handles=keys, title=meaning, loc="outside lower center", ncols=min(len(keys), 3))
         else:
-            axes.set_title(f"{title}\n{keys[0].get_label()} (largest over smallest)")
+            axes.set_title(f"{title}\n{keys[0].get_label()}, the sharpest over the least sharp")
         if not logarithmic:
             _leave_room(axes, values)
     return figure
@@ -192,6 +194,14 @@ def _beside(axes: Axes, value: float, place: float, text: str) -> None:
     axes.annotate(
         text, (value, place), xytext=(5, 0), textcoords="offset points", va="center", fontsize=9, annotation_clip=False
     )
+
+
+def _with_spread(mean: float, spread: float) -> str:
+    """A mean with as many decimals as its deviation has, at two digits of the deviation."""
+    if not spread > 0:
+        return f"{mean:.3g}"
+    decimals = max(0, 1 - math.floor(math.log10(spread)))
+    return f"{mean:.{decimals}f} ± {spread:.{decimals}f}"
 
 
 def _name_rows(axes: Axes, labels: list[str]) -> None:
