@@ -58,7 +58,7 @@ def write_report(folder: Path, manifest: Manifest, records: Records) -> list[Cha
     """
     profile = manifest.load_profile()
     chapters = [read_chapter(reference, profile, records) for reference in manifest.studies]
-    if all(chapter.ids for chapter in chapters):  # else it is not known what is no longer needed
+    if not any(chapter.failure and not chapter.ids for chapter in chapters):  # else it is not known what is needed
         records = _restricted(records, frozenset().union(*(chapter.ids for chapter in chapters)))
     with _held(folder):
         records.write(folder)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from scala_lab.errors import UserError
 from scala_lab.report.saving import figure_files
 from scala_lab.report.tables import Column, columns_of, csv_text, latex_text, markdown_text
-from scala_lab.runs.store import everything, key_of
-from scala_lab.study.declaration import Cell, Drawing, Findings, Study, Tabulation
+from scala_lab.runs.store import everything
+from scala_lab.study.declaration import Drawing, Findings, Study, Tabulation
 from scala_lab.study.discovery import find_study
 from scala_lab.study.records import Records, frame_of
 
@@ -88,10 +88,14 @@ def read_chapter(reference: str, profile: Profile, records: Records) -> Chapter:
         study = find_study(reference)
         chapter = Chapter(reference, study)
         cells = study.cells(profile)
-        chapter = Chapter(reference, study, frozenset(everything(cells)), _statuses(cells, records))
+        if not cells:
+            return chapter
+        frame = frame_of(cells, records)
+        statuses = frame.drop_duplicates("id")["status"].value_counts().to_dict()
+        chapter = replace(chapter, ids=frozenset(everything(cells)), statuses=statuses)
         if not chapter.ran:
             return chapter
-        findings = study.analyse(profile, frame_of(cells, records))
+        findings = study.analyse(profile, frame)
         return replace(
             chapter,
             figures=_figures(study.name, findings),
@@ -111,12 +115,6 @@ def describe_failure(error: Exception) -> str:
     own = [frame for frame in frames if "site-packages" not in frame.filename] or list(frames)
     place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
     return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"
-
-
-def _statuses(cells: Sequence[Cell], records: Records) -> dict[str, int]:
-    by_id = {key_of(cell.what): cell for cell in cells}
-    found = [records.find(cell) for cell in by_id.values()]
-    return dict(Counter("missing" if record is None else str(record["status"]) for record in found))
 
 
 def _figures(study: str, findings: Findings) -> list[Piece]:

@@ -66,7 +66,7 @@ def escape_latex(text: str) -> str:
 
 
 def latex_table(
-    headings: Sequence[str],
+    headings: Sequence[tuple[str, Sequence[str]]],
     rows: Sequence[Sequence[str]],
     alignment: str,
     caption: str,
@@ -76,7 +76,7 @@ def latex_table(
     """A `table` environment; needs the package `booktabs`.
 
     Args:
-        headings: Of the columns, plain text.
+        headings: Of the columns, plain text, by the word that stands over them; '' for none.
         rows: Cells, plain text.
         alignment: One letter per column.
         caption: Over the table, plain text.
@@ -90,7 +90,7 @@ def latex_table(
         f"  \\label{{tab:{label}}}",
         f"  \\begin{{tabular}}{{@{{}}{alignment}@{{}}}}",
         r"    \toprule",
-        f"    {_row(headings)}",
+        *_head(headings),
         r"    \midrule",
         *(f"    {_row(row)}" for row in rows),
         r"    \bottomrule",
@@ -99,6 +99,20 @@ def latex_table(
     for note in notes:
         lines += ["", r"  \smallskip", f"  {{\\footnotesize {escape_latex(note)}\\par}}"]
     return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+
+def _head(groups: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """One line of headings, or two with a rule under each word that stands over several."""
+    lines = [f"    {_row([heading for _, headings in groups for heading in headings])}"]
+    if any(word for word, _ in groups):
+        over, rules, column = [], [], 1
+        for word, headings in groups:
+            count = len(headings)
+            over.append(f"\\multicolumn{{{count}}}{{c}}{{{escape_latex(word)}}}" if word else "")
+            rules += [f"\\cmidrule(lr){{{column}-{column + count - 1}}}"] if word else []
+            column += count
+        lines = [f"    {' & '.join(over)} \\\\", f"    {''.join(rules)}", *lines]
+    return lines
 
 
 def _row(cells: Sequence[str]) -> str:

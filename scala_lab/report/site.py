@@ -15,6 +15,7 @@ from scala_lab.claims.record import ClaimRecord, Part
 from scala_lab.report.chapter import Chapter, Piece
 from scala_lab.report.commands import study_command
 from scala_lab.report.listing import environment_rows, measurement_lines, run_lines
+from scala_lab.report.tables import heading_groups
 from scala_lab.report.verdicts import VERDICTS
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from scala_lab.study.records import Records
 
 TEMPLATES = Path(__file__).parent / "templates"
+SHOWN = 0.66
+"""Size of a figure on the page over its pixels: letters are about as large as those of the tables, and sharp."""
 STATUSES = ("finished", "diverged", "failed", "running", "missing")
 
 
@@ -83,6 +86,7 @@ def _environment() -> Environment:
     environment.filters["tally"] = _tally
     environment.filters["effect"] = _effect
     environment.filters["interval"] = _interval
+    environment.filters["groups"] = lambda columns: heading_groups([column.heading for column in columns])
     return environment
 
 
@@ -91,7 +95,8 @@ def _picture(piece: Piece) -> Markup:
     from markupsafe import Markup
 
     content = piece.files[".png"]
-    width, height = struct.unpack(">II", content[16:24])  # the first entries of a PNG's header
+    size = struct.unpack(">II", content[16:24])  # the first entries of a PNG's header
+    width, height = (round(pixels * SHOWN) for pixels in size)
     return Markup('src="data:image/png;base64,{}" width="{}" height="{}"').format(
         base64.b64encode(content).decode("ascii"), width, height
     )

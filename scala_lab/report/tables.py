@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 NOTHING = "\N{EN DASH}"
 """Shown where a number is missing."""
+LONGEST_NAME = 28
+WIDE = 8
+"""From so many columns on, neighbours that share the first word of their headings stand under it."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,11 @@ class Column:
     values: Sequence[Any]
     texts: Sequence[str]
     numeric: bool
+
+    @property
+    def short(self) -> bool:
+        """Whether its texts are names that should not be broken over lines."""
+        return all(len(text) <= LONGEST_NAME for text in self.texts)
 
 
 def flat_frame(frame: pd.DataFrame) -> pd.DataFrame:
@@ -54,6 +62,26 @@ def columns_of(table: Tabulation) -> list[Column]:
         values = flat.iloc[:, place].tolist()
         shown.append(Column(heading, values, column_texts(values), any(map(_is_number, values))))
     return shown
+
+
+def heading_groups(headings: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Headings in order, those of a wide table that share their first word together: (word, rests).
+
+    Example:
+        >>> heading_groups(["method", *(f"{task} {what}" for task in "abcd" for what in ("time", "score"))])[:3]
+        [('', ['method']), ('a', ['time', 'score']), ('b', ['time', 'score'])]
+    """
+    first = [heading.partition(" ")[0] if " " in heading else None for heading in headings]
+    groups: list[tuple[str, list[str]]] = []
+    for place, (word, heading) in enumerate(zip(first, headings, strict=True)):
+        alone = word is None or word not in (*first[place - 1 : place], *first[place + 1 : place + 2])
+        if alone or len(headings) < WIDE:
+            groups.append(("", [heading]))
+        elif groups and groups[-1][0] == word:
+            groups[-1][1].append(heading.partition(" ")[2])
+        else:
+            groups.append((str(word), [heading.partition(" ")[2]]))
+    return groups
 
 
 def csv_text(table: Tabulation) -> str:
@@ -77,7 +105,7 @@ def latex_text(table: Tabulation, label: str) -> str:
     """A `table` environment with booktabs rules; `label` goes after `tab:`."""
     columns = columns_of(table)
     return latex_table(
-        [column.heading for column in columns],
+        heading_groups([column.heading for column in columns]),
         list(zip(*(column.texts for column in columns), strict=True)),
         "".join("r" if column.numeric else "l" for column in columns),
         table.caption,

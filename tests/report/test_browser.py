@@ -16,10 +16,14 @@ COLUMN = "[...document.querySelectorAll('#table-first tbody tr')].map(row => Num
 def page(tmp_path_factory):
     """A report with a wide table, a long word and a study that failed."""
     folder = tmp_path_factory.mktemp("browser")
-    wide = "[Tabulation('wide', pd.DataFrame([{'column_' + 'x' * 12 + str(n): n for n in range(30)}]), 'A' * 90)]"
+    wide = "Tabulation('wide', pd.DataFrame([{'column_' + 'x' * 12 + str(n): n for n in range(30)}]), 'A' * 90)"
+    names = "['run', *(task + ' ' + what for task in 'ab' for what in ('time', 'f1', 'score', 'steps'))]"
+    grouped = (
+        f"Tabulation('grouped', pd.DataFrame([[-n] * 7 + [n, -n] for n in (3, 1, 2)], columns={names}), 'Grouped')"
+    )
     with forgotten_imports():
         references = (
-            write_study(folder, "first", more=wide),
+            write_study(folder, "first", more=f"[{wide}, {grouped}]"),
             write_study(folder, "broken", claim="X3", before="raise ValueError('x' * 200)"),
         )
         manifest = Manifest("embedded", studies=references, command="scala-lab study " + "long/" * 40 + "first.py")
@@ -56,6 +60,15 @@ def test_a_column_sorts_by_keyboard_up_down_and_back(browser, page):
         seen.append((browser.value(f"{heading}.getAttribute('aria-sort')"), browser.value(COLUMN)))
     assert seen == [("ascending", sorted(original)), ("descending", sorted(original)[::-1]), (None, original)]
     assert browser.complaints == []
+
+
+def test_a_column_under_a_shared_word_sorts_too(browser, page):
+    browser.open(page, *SIZES["desktop"])
+    assert browser.value("document.querySelector('#table-first-grouped thead th[colspan]').innerText") == "a"
+    button = "document.querySelector('#table-first-grouped button[aria-label=\"b score\"]')"
+    browser.value(f"{button}.click()")
+    column = "[...document.querySelectorAll('#table-first-grouped tbody tr')].map(row => row.cells[7].innerText)"
+    assert browser.value(column) == ["1", "2", "3"]
 
 
 def test_sorting_one_column_after_another_marks_only_the_last(browser, page):

@@ -117,6 +117,14 @@ def test_study_without_any_run_is_not_run(tmp_path, two):
     assert "Not run." in (tmp_path / "out" / "index.html").read_text()
 
 
+def test_study_that_needs_nothing_under_this_profile_is_not_run(tmp_path, two):
+    Path(two[0]).write_text(Path(two[0]).read_text().replace("for seed in (0, 1)", "for seed in ()"))
+    chapters = build(tmp_path / "out", *two)
+    assert not chapters[0].failure
+    assert not chapters[0].ran
+    assert chapters[1].ran
+
+
 def test_records_that_no_study_needs_are_left_out(tmp_path, two):
     other = tmp_path / "other.py"
     other.write_text(Path(two[0]).read_text().replace('"mini-sst2"', '"mini-qqp"'))

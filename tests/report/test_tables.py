@@ -11,7 +11,15 @@ import pandas as pd
 import pytest
 
 from scala_lab.report.latex import escape_latex
-from scala_lab.report.tables import NOTHING, column_texts, columns_of, csv_text, latex_text, markdown_text
+from scala_lab.report.tables import (
+    NOTHING,
+    column_texts,
+    columns_of,
+    csv_text,
+    heading_groups,
+    latex_text,
+    markdown_text,
+)
 from scala_lab.study import Tabulation
 
 
@@ -104,3 +112,30 @@ def test_latex_row_has_as_many_cells_as_columns_whatever_is_in_them():
     assert "[" not in rows[2].strip()[:1]  # a bracket after \\ would be read as its option
     assert r"\ensuremath{-}1.5" in rows[1]
     assert escape_latex("δ ± ε").isascii()
+
+
+def test_columns_of_a_wide_table_that_share_their_first_word_stand_under_it():
+    frame = pd.DataFrame(
+        [{f"{task} {what}": 1.0 for task in ("a_b", "c") for what in ("time", "score", "steps", "f1")}]
+    )
+    frame.insert(0, "batch size", 32)
+    lines = latex_text(table(frame), "x").splitlines()
+    start = lines.index(r"    \toprule")
+    assert lines[start + 1 : start + 4] == [
+        r"     & \multicolumn{4}{c}{a\_b} & \multicolumn{4}{c}{c} \\",
+        r"    \cmidrule(lr){2-5}\cmidrule(lr){6-9}",
+        r"    batch size & time & score & steps & f1 & time & score & steps & f1 \\",
+    ]
+    assert csv_text(table(frame)).startswith("batch size,a_b time,a_b score")
+
+
+@pytest.mark.parametrize(
+    "headings",
+    [
+        ["best score", "best epoch"],  # narrow
+        ["model", "batch size", "time", "a b", "c b", "d", "e", "f"],  # nothing shared by neighbours
+        ["a b", "x", "a c", "y", "z", "v", "w", "u"],  # shared, but apart
+    ],
+)
+def test_other_headings_stay_as_they_are(headings):
+    assert heading_groups(headings) == [("", [heading]) for heading in headings]

@@ -19,7 +19,7 @@ function compare(left, right) {
 for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0];
   const original = [...body.rows];
-  const headings = [...table.tHead.rows[0].cells];
+  const headings = [...table.tHead.rows[table.tHead.rows.length - 1].cells];
   headings.forEach((heading, column) => {
     heading.querySelector("button").addEventListener("click", () => {
       const next = { none: "ascending", ascending: "descending", descending: "none" }[heading.ariaSort || "none"];
