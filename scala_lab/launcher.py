@@ -10,6 +10,14 @@ LAUNCHER = "SCALA_LAB_LAUNCHER"
 """Variable that tells a process which one started it, so that it notices even an end before its own beginning."""
 
 
+_STARTED_BY = os.getppid()
+
+
+def orphaned() -> bool:
+    """Whether the process that started this one is gone: then a fault of the other workers is only their end."""
+    return os.getppid() != _STARTED_BY
+
+
 def end_with_launcher() -> None:
     """End this process when the one that started it is gone, even by kill -9."""
     launcher = int(os.environ.pop(LAUNCHER, os.getppid()))  # not for processes that this one starts

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from scala_lab.launcher import orphaned
 from scala_lab.models.locate import locate_model
 from scala_lab.optim.lamb import Lamb
 from scala_lab.spec import RunSpec
@@ -95,7 +96,7 @@ def _train_here(training: Training, folder: Path, options: RunOptions) -> RunRes
             reporter.begin(f"{spec.recipe.method} {spec.data.task}", training.steps, training.progress.steps_done)
             finite = training.run(writer, reporter, options.save_every)
     except Exception as error:
-        if writer is not None:
+        if writer is not None and not orphaned():
             writer.update(status="failed", error=f"{type(error).__name__}: {error}")
         raise
     finally:
