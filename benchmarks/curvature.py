@@ -1,0 +1,271 @@
+"""Top Hessian eigenvalues beside PyHessian, hessian-eigenthings and curvlinops; cost of a product; memory.
+
+    python benchmarks/curvature.py [--data-dir GLUE --model MODEL] [--threads 2] [--rounds 3] [--parts eigenthings ...]
+
+An encoder is fine-tuned on SST-2 for one short epoch (kept in the user's cache), then every solver is asked for the top
+5 eigenvalues over the same 256 training rows with residuals below 1e-3. Ours and a peer take turns, so that whatever
+else the machine does hits both; ratios are of medians. PyHessian is slow: it runs once, and is stopped at ten times our
+time. Memory is the peak of fresh processes with 1,024 and 8,192 rows. Each part's findings replace the older ones in
+results/curvature.json. Without --data-dir and --model: a folder `shared` beside the repository (or $SCALA_LAB_SHARED)
+that has them, else the embedded task and encoder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+from peers import add_peers
+
+from scala_lab import RunSpec, train
+from scala_lab.files import write_json
+from scala_lab.tasks.token_cache import cache_folder
+
+RESULTS = Path(__file__).parent / "results" / "curvature.json"
+SHARED = Path(os.environ.get("SCALA_LAB_SHARED", Path(__file__).parents[2] / "shared"))
+Part = Literal["product", "eigenthings", "curvlinops", "pyhessian", "memory"]
+GOALS = {"eigenthings": 1.3, "curvlinops": 1.3, "pyhessian": 10.0, "product": 2.8, "memory": 1.1}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Curvature beside its peers."""
+
+    data_dir: Path | None = None
+    """GLUE folder."""
+    model: str | None = None
+    """Folder or name of the encoder."""
+    threads: int = 2
+    """CPU threads of all sides."""
+    rounds: int = 3
+    """How often ours and a peer take turns."""
+    samples: int = 256
+    """Rows of the Hessian."""
+    parts: tuple[Part, ...] = ("product", "eigenthings", "curvlinops", "pyhessian", "memory")
+    """What to measure."""
+    memory_products: int = 6
+    """Products of each process whose memory is measured."""
+
+
+def spec_of(options: Options) -> RunSpec:
+    """The short run that the checkpoint comes from."""
+    real = (SHARED / "data" / "glue").is_dir() and options.data_dir is None and options.model is None
+    data_dir = SHARED / "data" / "glue" if real else options.data_dir
+    model = str(SHARED / "models" / "paraphrase-MiniLM-L3-v2") if real else options.model or "embedded"
+    data = {"task": "sst2", "data_dir": data_dir} if data_dir else {"task": "mini-sst2"}
+    run = {"model": model, "method": "plain", "batch_size": 32, "epochs": 1, "train_samples": 4096}
+    return RunSpec.of(**data, **run, eval_samples=256, threads=options.threads).resolved()
+
+
+def load(checkpoint: Path, spec: RunSpec, samples: int, micro_batch: int = 64) -> tuple[Any, list[dict[str, Any]]]:
+    """The model in eval mode, and rows that it was trained on as length-sorted batches."""
+    import torch
+
+    from scala_lab.commands.samples import SampleOptions, load_with_samples
+
+    rows = SampleOptions(samples=samples, micro_batch=micro_batch)
+    loaded = load_with_samples(checkpoint, spec.data, rows, torch.device("cpu"))
+    return loaded.model.eval(), loaded.sets[0]
+
+
+def seconds_of(function: Callable[[], Any]) -> float:
+    """Wall-clock seconds of one call."""
+    started = time.perf_counter()
+    function()
+    return time.perf_counter() - started
+
+
+def product_cost(question: Any, op: Any, rounds: int) -> dict[str, Any]:
+    """A product with retained graphs over a gradient of the same loss, of the same rows, in turns.
+
+    The gradient is what training would compute: the model's own attention, weights as they are.
+    """
+    import torch
+
+    parameters = [parameter for parameter in question.model.parameters() if parameter.requires_grad]
+
+    def gradient() -> None:
+        for batch in question.batches:
+            torch.autograd.grad(question.model(**batch).loss, parameters, allow_unused=True)
+
+    vector = torch.randn(op.space.touched_size, generator=torch.Generator().manual_seed(0))
+    for warm_up in (gradient, op.gradient, lambda: op.multiply(vector)):
+        warm_up()
+    turns = [
+        (seconds_of(lambda: op.multiply(vector)), seconds_of(op.gradient), seconds_of(gradient))
+        for _ in range(3 * rounds)
+    ]
+    product, own, plain = (list(values) for values in zip(*turns, strict=True))
+    return {
+        "product_seconds": product,
+        "gradient_seconds": own,
+        "gradient_of_padded_batches_seconds": plain,
+        "ratio": statistics.median(product) / statistics.median(own),
+    }
+
+
+def in_turns(question: Any, op: Any, peer: Any, rounds: int) -> dict[str, Any]:
+    """Ours and a peer, one after the other, `rounds` times."""
+    from peers.eigensolvers import ours
+
+    mine, theirs = [], []
+    for _ in range(rounds):
+        mine.append(ours(question))
+        theirs.append(peer.solve())
+        print(f"  ours {mine[-1].seconds:.1f} s, {peer.name} {theirs[-1].seconds:.1f} s", flush=True)
+    ratio = statistics.median(answer.seconds for answer in theirs) / statistics.median(
+        answer.seconds for answer in mine
+    )
+    return {"ours": _record(mine, op), "peer": _record(theirs, op), "peer_name": peer.name, "ratio": ratio}
+
+
+def against_pyhessian(question: Any, op: Any) -> dict[str, Any]:
+    """Ours before and after one run of PyHessian, which is stopped at ten times the first of ours."""
+    from peers.eigensolvers import PyHessianPower, ours
+
+    before = ours(question)
+    theirs = PyHessianPower(question, op).solve(stop_after=1.1 * GOALS["pyhessian"] * before.seconds)
+    mine = [before, ours(question)]
+    ratio = theirs.seconds / statistics.median(answer.seconds for answer in mine)
+    return {
+        "ours": _record(mine, op),
+        "peer": _record([theirs], op),
+        "peer_name": "PyHessian",
+        "stopped": theirs.vectors is None,
+        "ratio": ratio,
+    }
+
+
+def _record(answers: list[Any], op: Any) -> dict[str, Any]:
+    """Times of all rounds; of the last one, which repeats the others exactly, what was found."""
+    last = answers[-1]
+    return {
+        "seconds": [answer.seconds for answer in answers],
+        "products": last.products,
+        "eigenvalues": last.eigenvalues.tolist(),
+        "measured_residuals": last.residuals(op),
+    }
+
+
+def peak_memory(checkpoint: Path, spec: RunSpec, options: Options, samples: int, of: str) -> int:
+    """Peak resident bytes of a fresh process: `scala-lab sharpness`, or an operator and a solver alone."""
+    data = ["--task", spec.data.task, *(["--data-dir", str(spec.data.data_dir)] if spec.data.data_dir else [])]
+    limits = ["--samples", str(samples), "--max-products", str(options.memory_products)]
+    if of == "command":
+        command = [sys.executable, "-m", "scala_lab", "sharpness", str(checkpoint), *data, *limits]
+        command += ["--top-k", "5", "--threads", str(options.threads)]
+    else:
+        ask = json.dumps([str(checkpoint), spec.to_dict(), samples, options.memory_products, options.threads])
+        command = [sys.executable, __file__, "--solve-only", ask]
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode not in (0, 1):  # 1: not converged, as few products are asked for
+            output.seek(0)
+            raise RuntimeError(output.read().decode()[-2000:])
+    return used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def solve_only(ask: str) -> None:
+    """What a process does whose memory is measured without the command around it."""
+    import torch
+
+    from scala_lab.curvature import HessianOperator, top_eigenpairs
+
+    checkpoint, spec, samples, products, threads = json.loads(ask)
+    torch.set_num_threads(threads)
+    model, batches = load(Path(checkpoint), RunSpec.from_dict(spec), samples)
+    top_eigenpairs(HessianOperator(model, batches), 5, max_products=products)
+
+
+def memory(checkpoint: Path, spec: RunSpec, options: Options) -> dict[str, Any]:
+    """Peaks with many rows over peaks with few."""
+    found: dict[str, Any] = {}
+    every_row = spec.override(train_samples=None)
+    for of in ("operator", "command"):
+        peaks = {rows: peak_memory(checkpoint, every_row, options, rows, of) for rows in (1024, 8192)}
+        found[of] = {"peak_bytes": peaks, "ratio": peaks[8192] / peaks[1024]}
+        print(f"  {of}: {peaks[1024] / 1e9:.2f} GB, {peaks[8192] / 1e9:.2f} GB", flush=True)
+    return {**found, "products": options.memory_products, "ratio": max(entry["ratio"] for entry in found.values())}
+
+
+def table(parts: dict[str, Any]) -> str:
+    """Measure, ours, peer, ratio, goal."""
+    lines = ["| measure | ours | peer | ratio | goal |", "|---|---|---|---|---|"]
+    for name, part in parts.items():
+        if "peer_name" in part:
+            sides = [_side(part["ours"]), _side(part["peer"], stopped=part.get("stopped", False))]
+            lines.append(
+                f"| top 5, {part['peer_name']} | {' | '.join(sides)} | {part['ratio']:.2f} | >= {GOALS[name]} |"
+            )
+        elif name == "product":
+            sides = [f"{statistics.median(part[key]):.2f} s" for key in ("product_seconds", "gradient_seconds")]
+            lines.append(f"| product over gradient | {' | '.join(sides)} | {part['ratio']:.2f} | <= {GOALS[name]} |")
+        else:
+            for of in ("operator", "command"):
+                few, many = (f"{size / 1e9:.2f} GB" for size in part[of]["peak_bytes"].values())
+                name = f"peak memory of 8,192 over 1,024 rows, {of}"
+                lines.append(f"| {name} | {many} | {few} | {part[of]['ratio']:.3f} | <= {GOALS['memory']} |")
+    return "\n".join(lines)
+
+
+def _side(record: dict[str, Any], stopped: bool = False) -> str:
+    seconds = record["seconds"]
+    spread = f" ({min(seconds):.1f}-{max(seconds):.1f})" if len(seconds) > 1 else ""
+    end = "stopped" if stopped else f"residual {max(record['measured_residuals']):.1e}"
+    return f"{statistics.median(seconds):.1f} s{spread}, {record['products']} products, {end}"
+
+
+def main(options: Options) -> None:
+    """Measure, print and write benchmarks/results/curvature.json."""
+    import torch
+    from peers.eigensolvers import CurvlinopsEigsh, EigenthingsLanczos, Question
+
+    from scala_lab.curvature import HessianOperator
+    from scala_lab.training.environment import describe_environment
+
+    add_peers()
+    spec = spec_of(options)
+    checkpoint = train(spec, cache_folder() / "benchmarks" / spec.name, resume=True, progress=True).folder
+    torch.set_num_threads(options.threads)
+    model, batches = load(checkpoint, spec, options.samples)
+    question, op = Question(model, batches), HessianOperator(model, batches)
+    measure: dict[str, Callable[[], dict[str, Any]]] = {
+        "product": lambda: product_cost(question, op, options.rounds),
+        "eigenthings": lambda: in_turns(question, op, EigenthingsLanczos(question, op), options.rounds),
+        "curvlinops": lambda: in_turns(question, op, CurvlinopsEigsh(question), options.rounds),
+        "pyhessian": lambda: against_pyhessian(question, op),
+        "memory": lambda: memory(checkpoint, spec, options),
+    }
+    about = {
+        "model": Path(spec.encoder.model).name,
+        "task": spec.data.task,
+        "samples": options.samples,
+        "threads": options.threads,
+        "environment": describe_environment(),
+    }
+    parts = json.loads(RESULTS.read_text())["parts"] if RESULTS.exists() else {}
+    for name in measure:
+        if name in options.parts:
+            print(name, flush=True)
+            parts[name] = {**measure[name](), **about}
+            write_json(RESULTS, {"parts": {key: parts[key] for key in measure if key in parts}})
+    print(table({key: parts[key] for key in measure if key in parts}))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--solve-only"]:
+        solve_only(sys.argv[2])
+    else:
+        main(tyro.cli(Options, description=__doc__))
