@@ -12,6 +12,7 @@ Example:
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -228,38 +229,54 @@ class RunSpec:
 
     def resolved(self) -> RunSpec:
         """This spec, checked, with every value that the recipe, the optimizer or the machine decides filled in."""
-        recipe = find_recipe(self.recipe.method)
-        optimizer = self.optim.optimizer or recipe.optimizer
-        spec = self.override(
-            **_recipe_values(self),
-            optimizer=optimizer,
-            eps=_first(self.optim.eps, 1e-8 if optimizer == "adamw" else 1e-6),
-            clip_norm=_first(self.optim.clip_norm, 1.0 if optimizer == "adamw" else 0.0),
-            groups=self.optim.groups or ("layer" if optimizer == "ngd" else "tensor"),
-            threads=_first(self.machine.threads, max(1, _cores() // max(1, _local_workers(self)))),
-            device=_device() if self.machine.device == "auto" else self.machine.device,
-        )
-        _check(spec)
-        return spec
+        return _resolved(self, _threads(self))
 
     @property
     def run_id(self) -> str:
         """Hash of all that determines the result: the resolved spec with file names but without their folders."""
-        values = self.resolved().to_dict()
-        data, encoder = values["data"], values["encoder"]
-        del data["data_dir"]
-        data["task"] = Path(data["task"]).name
-        data["eval_file"] = data["eval_file"] and Path(data["eval_file"]).name
-        if _names_folder(encoder["model"]):
-            encoder["model"] = Path(encoder["model"]).name
-        text = json.dumps([RESULT_VERSION, values], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        return _run_id(self.resolved(), _names_folder(self.encoder.model))
 
     @property
     def name(self) -> str:
         """A short name for people: method, task, batch size, seed and the start of the id."""
         task = Path(self.data.task).stem
         return f"{self.recipe.method}-{task}-b{self.batches.batch_size}-s{self.seed}-{self.run_id[:8]}"
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _resolved(spec: RunSpec, threads: int) -> RunSpec:
+    """The resolved spec, made once for each spec and what this machine adds to it: studies ask for it very often."""
+    recipe = find_recipe(spec.recipe.method)
+    optimizer = spec.optim.optimizer or recipe.optimizer
+    resolved = spec.override(
+        **_recipe_values(spec),
+        optimizer=optimizer,
+        eps=_first(spec.optim.eps, 1e-8 if optimizer == "adamw" else 1e-6),
+        clip_norm=_first(spec.optim.clip_norm, 1.0 if optimizer == "adamw" else 0.0),
+        groups=spec.optim.groups or ("layer" if optimizer == "ngd" else "tensor"),
+        threads=threads,
+        device=_device() if spec.machine.device == "auto" else spec.machine.device,
+    )
+    _check(resolved)
+    return resolved
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _run_id(resolved: RunSpec, names_folder: bool) -> str:
+    values = resolved.to_dict()
+    data, encoder = values["data"], values["encoder"]
+    del data["data_dir"]
+    data["task"] = Path(data["task"]).name
+    data["eval_file"] = data["eval_file"] and Path(data["eval_file"]).name
+    if names_folder:
+        encoder["model"] = Path(encoder["model"]).name
+    text = json.dumps([RESULT_VERSION, values], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _threads(spec: RunSpec) -> int:
+    """CPU threads per worker: as given, else the cores shared evenly."""
+    return _first(spec.machine.threads, max(1, _cores() // max(1, _local_workers(spec))))
 
 
 def _first(value: Any, otherwise: Any) -> Any:

@@ -27,13 +27,19 @@ class Leaf(NamedTuple):
 def leaves(spec: Any) -> list[Leaf]:
     """All settings of a spec, in order. A trailing underscore (`lambda_`) is not part of the flat name."""
     found: list[Leaf] = []
-    for spec_field in dataclasses.fields(spec):
-        value = getattr(spec, spec_field.name)
+    for attribute, name in _names(type(spec)):
+        value = getattr(spec, attribute)
         if dataclasses.is_dataclass(value):
-            found += [leaf._replace(part=spec_field.name) for leaf in leaves(value)]
+            found += [Leaf(attribute, leaf.name, leaf.attribute, leaf.value) for leaf in leaves(value)]
         else:
-            found.append(Leaf("", spec_field.name.rstrip("_"), spec_field.name, value))
+            found.append(Leaf("", name, attribute, value))
     return found
+
+
+@functools.cache
+def _names(kind: type) -> list[tuple[str, str]]:
+    """The fields of a part and their flat names."""
+    return [(field.name, field.name.rstrip("_")) for field in dataclasses.fields(kind)]
 
 
 def set_leaves(spec: S, values: Mapping[str, Any], source: str) -> S:

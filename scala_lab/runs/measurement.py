@@ -6,6 +6,7 @@ a simulation) is a `Measurement`: the name of a function, the runs it looks at, 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import json
@@ -40,7 +41,7 @@ class Measurement:
     settings: Mapping[str, Any] = field(default_factory=dict)
     alone: bool = False
 
-    @property
+    @functools.cached_property
     def id(self) -> str:
         """Hash of all that determines the result."""
         words = [MEASUREMENT_VERSION, self.function, [spec.run_id for spec in self.of], dict(self.settings)]
