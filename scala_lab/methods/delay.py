@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 WINDOWS_PER_EPOCH = 2
-FALLEN = 0.1
+FALLEN = 0.05
 SLOWED = 0.1
 
 

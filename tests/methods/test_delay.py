@@ -30,7 +30,7 @@ def first_settled(losses, steps_per_epoch):
         ([0.7, 0.6, 0.5, 0.4, 0.3], None),  # each window falls as far as the first: a quarter of the fall at the end
         ([0.7, 0.5, 0.4, 0.38, 0.37], 4),  # 0.02 of 0.32 is less than a tenth; 0.1 of 0.3 was not
         ([0.7, 0.7, 0.7, 0.7], None),  # flat because nothing was learned yet
-        ([0.7, 0.69, 0.69, 0.69], None),  # fell by less than a tenth
+        ([0.7, 0.69, 0.69, 0.69], None),  # fell by less than a twentieth
         ([0.7, 0.4, 0.5], 3),  # rose again
         ([0.7, 0.71, 0.5, 0.49], 4),
         ([0.7], None),
