@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 ROWS = {PLAIN: LAMB, NOISE: WITHOUT_DELAY, "FreeLB": FREELB.but("FreeLB", optimizer="lamb")}
 """All three with the same optimizer, so that what differs is the step."""
 STEPS = 8
+ALONE = 0.85
+"""A process that computes for less than this share of its time was not alone on the machine."""
 
 
 def cells(profile: Profile) -> list[Cell]:
@@ -47,6 +49,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
         "process, one worker, LAMB for all. A forward pass: the clean forward of a plain step.",
         "The inner backward here computes the gradient of the noise alone. The paper counts a full one: the claim's "
         "first part adds the inner forward to a plain step's backward.",
+        *_sharing(profile, float(done["cpu_share"].iloc[0])),
     ]
     from scala_lab.report.timing_figures import phase_bars
 
@@ -57,6 +60,13 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
         claims=[claim],
         found="; ".join(f"{part.statement}: {part.estimate}" for part in claim.parts) + ".",
     )
+
+
+def _sharing(profile: Profile, cpu_share: float) -> list[str]:
+    """A warning where others kept the machine busy; beside a GPU the process waits by nature."""
+    if profile.settings.get("device") == "cuda" or cpu_share >= ALONE:
+        return []
+    return [f"The process was computing for {100 * cpu_share:.0f}% of the time: others kept the machine busy."]
 
 
 def phase_rows(done: pd.DataFrame) -> pd.DataFrame:

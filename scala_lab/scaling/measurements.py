@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +31,15 @@ def phases(
         threads: Set by whoever calls this.
 
     Returns:
-        `method:phase` as a list over steps for every phase a method has, and `method:step` for the whole.
+        `method:phase` as a list over steps for every phase a method has, `method:step` for the whole, and
+        `cpu_share`: the share of the time in which this process was computing, per thread; well below 1 when others
+        kept the machine busy.
     """
+    wall, cpu = time.perf_counter(), time.process_time()
     found = phase_seconds({name: run.spec for name, run in zip(names, runs, strict=True)}, steps, warmup)
-    return {f"{name}:{phase}": values for name, by_phase in found.items() for phase, values in by_phase.items()}
+    share = (time.process_time() - cpu) / (time.perf_counter() - wall) / threads
+    lists = {f"{name}:{phase}": values for name, by_phase in found.items() for phase, values in by_phase.items()}
+    return {**lists, "cpu_share": share}
 
 
 def step_time(runs: Sequence[RunResult], *, workers: int, steps: int, warmup: int, threads: int = 1) -> dict[str, Any]:

@@ -95,6 +95,7 @@ def test_breakdown_is_in_units_of_a_plain_forward_pass():
         "PGA-1:backward": [0.4, 0.44, 0.36],
         "PGA-1:optimizer": [0.05, 0.05, 0.05],
         "PGA-1:step": [0.85, 0.93, 0.77],
+        "cpu_share": 0.99,
     }
     frame = frame_of(cells, Records({}, {cells[0].what.id: {"status": "finished", "result": result}}))
     findings = time_breakdown.analyse(EMBEDDED, frame)
@@ -104,6 +105,9 @@ def test_breakdown_is_in_units_of_a_plain_forward_pass():
     assert np.isnan(table.loc["plain", "inner forward"])
     assert findings.claims[0].verdict == "reproduced"
     assert [part.estimate.value for part in findings.claims[0].parts] == pytest.approx([3, 2, 1, 2.42], rel=0.01)
+    shared = time_breakdown.analyse(EMBEDDED, frame.assign(cpu_share=0.4))
+    assert len(shared.tables[0].notes) == len(findings.tables[0].notes) + 1
+    assert "40%" in shared.tables[0].notes[-1]
 
 
 def test_projection_fits_both_models_of_the_paper():
