@@ -6,7 +6,7 @@ import random
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -59,8 +59,8 @@ class Job:
     def to_json(self) -> dict[str, Any]:
         """Plain values, for another process."""
         if isinstance(self.what, Measurement):
-            what = {**vars(self.what), "settings": dict(self.what.settings)}
-            what["of"] = [spec.to_dict() for spec in self.what.of]
+            what = {each.name: getattr(self.what, each.name) for each in fields(self.what)}
+            what |= {"settings": dict(self.what.settings), "of": [spec.to_dict() for spec in self.what.of]}
         else:
             what = self.what.to_dict()
         return {"what": what, "store": str(self.store), "options": [self.save_every, self.retry_failed]}
