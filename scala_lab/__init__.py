@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from scala_lab.version import VERSION
+
 if TYPE_CHECKING:
     from scala_lab.spec import RunSpec
     from scala_lab.training import train
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = ["RunSpec", "__version__", "train"]
 
 

@@ -12,8 +12,8 @@ import os
 import sys
 from typing import Any, NamedTuple
 
-from scala_lab import __version__
 from scala_lab.errors import UserError, nearest
+from scala_lab.version import VERSION
 
 
 class Command(NamedTuple):
@@ -33,6 +33,7 @@ COMMANDS = {
     "reproduce": Command("scala_lab.commands.reproduce", "Reproduce", "all studies, with verdicts on every claim"),
     "report": Command("scala_lab.commands.report", "Report", "draw a report again from its own records"),
     "pretrain": Command("scala_lab.commands.pretrain", "Pretrain", "make the embedded encoder again"),
+    "hosts": Command("scala_lab.commands.hosts", "OnHosts", "train over several hosts that are all on this machine"),
     "doctor": Command("scala_lab.commands.doctor", "Doctor", "what this machine has, and what is missing"),
 }
 
@@ -73,7 +74,7 @@ def _dispatch(args: list[str]) -> int:
         print(_help())
         return 0
     if args[0] in ("-V", "--version"):
-        print(f"scala-lab {__version__}")
+        print(f"scala-lab {VERSION}")
         return 0
     name, rest = args[0], args[1:]
     if name not in COMMANDS:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from scala_lab.runs.budget import passes_per_sample
 from scala_lab.runs.measurement import Measurement
 from scala_lab.spec import RunSpec
 from scala_lab.study import Cell
-from scala_lab.study.budget import passes_per_sample
 from scala_lab.study.profiles import Profile
 from scala_lab.study.rows import BASELINE, EFFECTIVE, LAMB, SCALA, Row
 

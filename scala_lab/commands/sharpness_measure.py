@@ -21,7 +21,7 @@ from scala_lab.errors import UserError
 from scala_lab.training.world import World, join_world
 
 if TYPE_CHECKING:
-    from scala_lab.commands.sharpness import Sharpness
+    from scala_lab.commands.sharpness_options import Sharpness
 
 
 Findings = tuple[list[dict[str, Any]], dict[str, DensityResult]]

@@ -13,8 +13,8 @@ from scala_lab.training.launch import run_workers
 from scala_lab.training.worker import work
 
 if TYPE_CHECKING:
-    from scala_lab.commands.sharpness import Sharpness
     from scala_lab.commands.sharpness_measure import Findings
+    from scala_lab.commands.sharpness_options import Sharpness
 
 
 def measure_together(options: Sharpness) -> Findings:

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from scala_lab.errors import UserError
-from scala_lab.study.declaration import Cell, Study
+from scala_lab.runs.cell import Cell
+from scala_lab.study.declaration import Study
 from scala_lab.study.profiles import find_profile
 
 if TYPE_CHECKING:
     from scala_lab.report.chapter import Chapter
     from scala_lab.report.manifest import Manifest
     from scala_lab.runs.executor import Executor
-    from scala_lab.study.records import Records
+    from scala_lab.runs.records import Records
 
 STORE = Path("runs/store")
 
@@ -190,7 +191,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 def _with_those_of(out: Path, records: Records) -> Records:
     """The new records beside those that the report held already."""
-    from scala_lab.study.records import Records
+    from scala_lab.runs.records import Records
 
     old = Records.read(out)
     return Records({**old.runs, **records.runs}, {**old.measurements, **records.measurements})

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from scala_lab.runs.measurement import Measurement
 
 if TYPE_CHECKING:
+    from scala_lab.runs.cell import Cell
     from scala_lab.runs.store import RunStore
-    from scala_lab.study.declaration import Cell
 
 
 def check_inputs(cells: Sequence[Cell], store: RunStore) -> None:

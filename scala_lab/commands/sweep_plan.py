@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scala_lab.study.declaration import Cell
+from scala_lab.runs.cell import Cell
 
 if TYPE_CHECKING:
     from scala_lab.runs.estimate import SweepEstimate

@@ -17,9 +17,9 @@ from scala_lab.report.chapter import Chapter, Piece, read_chapter
 from scala_lab.report.manifest import MANIFEST_FILE, Manifest
 from scala_lab.report.site import render_page
 from scala_lab.report.verdicts import claims_markdown, in_order
+from scala_lab.runs.records import MEASUREMENTS_FILE, RUNS_FILE, Records
 from scala_lab.study.discovery import study_names
 from scala_lab.study.profiles import Profile
-from scala_lab.study.records import MEASUREMENTS_FILE, RUNS_FILE, Records
 
 PAGE = "index.html"
 WRITTEN = (RUNS_FILE, MEASUREMENTS_FILE, MANIFEST_FILE, "figures", "tables", "claims.json", "claims.md", PAGE)

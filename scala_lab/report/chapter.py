@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 from scala_lab.errors import UserError
 from scala_lab.report.saving import figure_files
 from scala_lab.report.tables import Column, columns_of, csv_text, latex_text, markdown_text
+from scala_lab.runs.records import Records
 from scala_lab.runs.store import everything
 from scala_lab.study.declaration import Drawing, Findings, Study, Tabulation
 from scala_lab.study.discovery import find_study
-from scala_lab.study.records import Records, frame_of
+from scala_lab.study.frame import frame_of
 
 if TYPE_CHECKING:
     from scala_lab.claims.record import ClaimRecord

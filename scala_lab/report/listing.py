@@ -11,7 +11,7 @@ from typing import Any
 from scala_lab.report.chapter import Chapter
 from scala_lab.report.commands import train_command
 from scala_lab.report.tables import NOTHING
-from scala_lab.study.records import Records
+from scala_lab.runs.records import Records
 
 
 @dataclass(frozen=True)

@@ -10,21 +10,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scala_lab import __version__
 from scala_lab.claims.record import ClaimRecord, Part
 from scala_lab.report.chapter import Chapter, Piece
 from scala_lab.report.commands import study_command
 from scala_lab.report.listing import environment_rows, measurement_lines, run_lines
 from scala_lab.report.tables import heading_groups
 from scala_lab.report.verdicts import VERDICTS
+from scala_lab.version import VERSION
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
     from scala_lab.report.manifest import Manifest
+    from scala_lab.runs.records import Records
     from scala_lab.study.profiles import Profile
-    from scala_lab.study.records import Records
 
 TEMPLATES = Path(__file__).parent / "templates"
 SHOWN = 0.66
@@ -62,7 +62,7 @@ def render_page(
             runs=run_lines(records, chapters),
             measurements=measurement_lines(records, chapters),
             environment=environment_rows(records),
-            version=__version__,
+            version=VERSION,
         )
     )
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scala_lab.files import write_json
+from scala_lab.runs.budget import PLAIN
 from scala_lab.spec import DataSpec, RunSpec
-from scala_lab.study.budget import PLAIN
 from scala_lab.tasks.token_cache import cache_folder
 
 if TYPE_CHECKING:

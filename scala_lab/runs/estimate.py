@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from scala_lab.errors import UserError
+from scala_lab.runs.cell import Cell
 from scala_lab.runs.measurement import Measurement
 from scala_lab.runs.plan import Plan, plan
 from scala_lab.runs.store import RunStore, everything
 from scala_lab.spec import RunSpec
-from scala_lab.study.declaration import Cell
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from scala_lab.errors import UserError
 from scala_lab.methods.recipes import find_recipe
+from scala_lab.runs.budget import passes_per_sample
 from scala_lab.runs.measurement import Measurement
 from scala_lab.spec import DataSpec, RunSpec
-from scala_lab.study.budget import passes_per_sample
 from scala_lab.tasks.sizes import published_rows
 
 

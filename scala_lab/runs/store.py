@@ -20,8 +20,8 @@ from scala_lab.runs.measurement import Measurement
 from scala_lab.spec import RunSpec
 
 if TYPE_CHECKING:
-    from scala_lab.study.declaration import Cell
-    from scala_lab.study.records import Records
+    from scala_lab.runs.cell import Cell
+    from scala_lab.runs.records import Records
     from scala_lab.training.run_folder import RunResult
 
 What = RunSpec | Measurement
@@ -94,7 +94,7 @@ class RunStore:
 
     def records(self, cells: Iterable[Cell]) -> Records:
         """What is there of the cells and of the runs they need."""
-        from scala_lab.study.records import Records, run_record
+        from scala_lab.runs.records import Records, run_record
 
         records = Records()
         for key, what in everything(cells).items():

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from scala_lab.runs.cell import Cell
 from scala_lab.runs.executor import Ending, Executor
 from scala_lab.runs.inputs import check_same_inputs
 from scala_lab.runs.measurement import Measurement
 from scala_lab.runs.plan import expected_cost
 from scala_lab.runs.progress import SweepView, open_view
+from scala_lab.runs.records import Records
 from scala_lab.runs.store import ENDED, RunStore, What, check_root, everything, key_of
 from scala_lab.runs.work import Job, carry_out
 from scala_lab.spec import RunSpec
-from scala_lab.study.declaration import Cell
-from scala_lab.study.records import Records
 
 POLL_SECONDS = 0.5
 """How often the sweep looks at what other sweeps hold, while nothing of its own comes back."""

@@ -24,12 +24,11 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from scala_lab.runs.measurement import Measurement
-from scala_lab.spec import RunSpec
+from scala_lab.runs.cell import Cell
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,24 +36,6 @@ if TYPE_CHECKING:
 
     from scala_lab.claims.record import ClaimRecord
     from scala_lab.study.profiles import Profile
-
-
-class Cell:
-    """A run or a measurement, and the words by which a study knows it.
-
-    Args:
-        what: A spec to train or a measurement to take.
-        labels: Columns of the cell's row; one of them should tell repeated cells apart (`seed`).
-    """
-
-    def __init__(self, what: RunSpec | Measurement, **labels: Any) -> None:
-        self.what = what
-        self.labels: Mapping[str, Any] = labels
-
-    @property
-    def specs(self) -> tuple[RunSpec, ...]:
-        """The runs that must be trained for this cell."""
-        return self.what.of if isinstance(self.what, Measurement) else (self.what,)
 
 
 @dataclass(frozen=True)

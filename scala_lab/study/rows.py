@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from scala_lab.study.declaration import Cell
+from scala_lab.runs.cell import Cell
 from scala_lab.study.profiles import Profile
 
 

@@ -25,7 +25,7 @@ GLUE_ROWS: Mapping[str, tuple[int, int]] = MappingProxyType(
 def published_rows(task: str) -> tuple[int, int] | None:
     """Train and evaluation rows of a GLUE task or an embedded one; None for a file of the user's own."""
     if task in TASKS and TASKS[task].embedded:
-        from scala_lab.tasks.embedded import DEV_ROWS, TRAIN_ROWS
+        from scala_lab.tasks.embedded.generation import DEV_ROWS, TRAIN_ROWS
 
         return TRAIN_ROWS, DEV_ROWS
     return GLUE_ROWS.get(task)

@@ -35,7 +35,7 @@ def load_task(data: DataSpec) -> TaskData:
             raise UserError(
                 f"--task {task.name} is generated and reads no --data-dir; for that folder give --task {glue}"
             )
-        from scala_lab.tasks.embedded import generate
+        from scala_lab.tasks.embedded.generation import generate
 
         rows = generate(task.name)
         return TaskData(task, rows["train"], {name: split for name, split in rows.items() if name != "train"})

@@ -8,10 +8,9 @@ import platform
 import resource
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-import scala_lab
+from scala_lab.version import PACKAGE_PARENT, VERSION
 
 _PACKAGES = ("torch", "transformers", "datasets", "tokenizers", "safetensors", "numpy", "scipy", "scikit-learn")
 
@@ -21,7 +20,7 @@ def describe_environment() -> dict[str, Any]:
     import torch
 
     return {
-        "scala_lab": scala_lab.__version__,
+        "scala_lab": VERSION,
         "commit": _commit(),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in _PACKAGES},
@@ -53,11 +52,12 @@ def _version(package: str) -> str | None:
 
 def _commit() -> str | None:
     """The commit of the source tree, if the package runs from one."""
-    root = Path(scala_lab.__file__).parent.parent
-    if not (root / ".git").exists():
+    if not (PACKAGE_PARENT / ".git").exists():
         return None
     try:
-        answer = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, timeout=5)
+        answer = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=PACKAGE_PARENT, capture_output=True, text=True, timeout=5
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return answer.stdout.strip() or None

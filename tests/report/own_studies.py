@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from scala_lab.report.manifest import Manifest
+from scala_lab.runs.records import Records
 from scala_lab.study.discovery import find_study
-from scala_lab.study.records import Records
 from tests.report.made_up import made_up_records
 
 STUDY = """

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from scala_lab.runs.cell import Cell
 from scala_lab.runs.local import LocalPool
 from scala_lab.runs.measurement import Measurement
 from scala_lab.runs.store import RunStore
 from scala_lab.runs.sweep import run_sweep
-from scala_lab.study.declaration import Cell
 from tests.runs.measures import tiny_spec
 
 STEPS = 24

@@ -7,14 +7,15 @@ import math
 import pytest
 
 from scala_lab.runs import calibration
+from scala_lab.runs.budget import forward_passes
+from scala_lab.runs.cell import Cell
 from scala_lab.runs.estimate import estimate, run_seconds
 from scala_lab.runs.measurement import Measurement
 from scala_lab.runs.plan import expected_cost, plan
+from scala_lab.runs.records import run_record
 from scala_lab.runs.store import RunStore
 from scala_lab.spec import RunSpec
-from scala_lab.study.declaration import Cell
-from scala_lab.study.records import forward_passes, run_record
-from scala_lab.tasks.embedded import generate
+from scala_lab.tasks.embedded.generation import generate
 from scala_lab.tasks.sizes import published_rows
 from scala_lab.training import train
 from tests.runs.measures import tiny_spec

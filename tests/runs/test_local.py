@@ -10,12 +10,12 @@ import pytest
 from safetensors.torch import load_file
 
 from scala_lab.errors import UserError
+from scala_lab.runs.cell import Cell
 from scala_lab.runs.local import LocalPool
 from scala_lab.runs.measurement import Measurement
 from scala_lab.runs.store import RunStore
 from scala_lab.runs.sweep import run_sweep
 from scala_lab.runs.work import Job
-from scala_lab.study.declaration import Cell
 from tests.runs.measures import tiny_spec
 
 PATIENCE = 300

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from scala_lab.errors import UserError
+from scala_lab.runs.cell import Cell
 from scala_lab.runs.executor import Ending
 from scala_lab.runs.local import LocalPool
 from scala_lab.runs.measurement import Measurement
 from scala_lab.runs.store import RunStore, key_of
 from scala_lab.runs.sweep import run_sweep
 from scala_lab.runs.work import Job, carry_out
-from scala_lab.study.declaration import Cell
 from tests.runs.measures import tiny_spec
 from tests.tiny import save_tiny_model, write_rows
 

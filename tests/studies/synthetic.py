@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from scala_lab.methods.recipes import find_recipe
+from scala_lab.runs.records import Records
 from scala_lab.spec import RunSpec
-from scala_lab.study.records import Records
 
 ROWS = 1000
 LEVELS = {"mini-mnli": 0.0, "mini-qnli": 4.0, "mini-qqp": 2.0, "mini-sst2": 8.0}

@@ -14,8 +14,8 @@ import pytest
 from scala_lab.claims.registry import registry
 from scala_lab.report.tables import csv_text, latex_text, markdown_text
 from scala_lab.study.discovery import find_study
+from scala_lab.study.frame import NUMBERS, frame_of
 from scala_lab.study.profiles import EMBEDDED, PAPER
-from scala_lab.study.records import NUMBERS, frame_of, union
 from studies import _paper_tables, adaptive_delay, generalizability, lr_scaling, main_results
 from tests.studies.synthetic import records_of
 
@@ -283,7 +283,7 @@ def test_longer_training_doubles_the_epochs_at_twice_the_batch():
 def test_studies_share_their_runs():
     """The embedded profile has a quarter of an hour: what the studies ask for together must stay few."""
     cells = [cell for name in CLAIMS for cell in find_study(name).cells(EMBEDDED)]
-    distinct = len(union(cells))
+    distinct = len({cell.key for cell in cells})
     assert distinct <= 370
     assert distinct < 0.55 * len(cells)
 

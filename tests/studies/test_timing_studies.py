@@ -3,8 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from scala_lab.runs.records import Records
+from scala_lab.study.frame import frame_of
 from scala_lab.study.profiles import EMBEDDED, PAPER
-from scala_lab.study.records import Records, frame_of
 from studies import method_scalability, projection, scalability, time_breakdown
 
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from scala_lab.errors import UserError
-from scala_lab.tasks.embedded import DEV_ROWS, LABEL_NOISE, NAMES, TRAIN_ROWS, generate, relations, sentences, sentiment
-from scala_lab.tasks.embedded.corpus import lines
+from scala_lab.tasks.embedded import relations, sentiment
+from scala_lab.tasks.embedded.corpus import lines, sentences
 from scala_lab.tasks.embedded.edits import edit, swap
+from scala_lab.tasks.embedded.generation import DEV_ROWS, LABEL_NOISE, NAMES, TRAIN_ROWS, generate
 from scala_lab.tasks.embedded.inference import answers, draw_fact, draw_scene, follow
 from scala_lab.tasks.embedded.likeness import likeness, question_pair
 from scala_lab.tasks.embedded.relations import (
@@ -59,7 +60,7 @@ def test_sizes_and_no_row_twice_nor_in_both_splits(tasks: dict[str, dict[str, Ro
 
 def test_rows_do_not_depend_on_the_process(tasks: dict[str, dict[str, Rows]]) -> None:
     code = (
-        "import hashlib; from scala_lab.tasks.embedded import generate; rows = generate('mini-mnli')['dev'];"
+        "import hashlib; from scala_lab.tasks.embedded.generation import generate; rows = generate('mini-mnli')['dev'];"
         "texts = list(zip(rows.first, rows.second));"
         "print(hashlib.sha256(repr(texts).encode() + rows.labels.tobytes()).hexdigest())"
     )

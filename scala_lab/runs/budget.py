@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from scala_lab.methods.recipes import find_recipe
 from scala_lab.spec import RunSpec
 
@@ -25,3 +28,16 @@ def passes_per_sample(spec: RunSpec) -> tuple[float, float]:
         return PLAIN, PLAIN
     inner = 2.0 * (recipe.pga_steps or 1) if recipe.noise == "pga" else 0.0
     return PLAIN, 2 * PLAIN + inner
+
+
+def forward_passes(record: Mapping[str, Any]) -> float:
+    """A run's cost in forward passes over the training rows, a backward counted as two.
+
+    A plain step costs 3 passes over its samples. A step with noise costs what its step function's card says.
+    """
+    spec = RunSpec.from_dict(record["spec"])
+    rows = record["samples"]["train"]
+    seen = rows * spec.optim.epochs if spec.optim.max_steps is None else record["steps_done"] * spec.batches.batch_size
+    noised = record.get("counts", {}).get("noised_samples", 0) + record.get("counts", {}).get("skipped_noise", 0)
+    plain, noisy = passes_per_sample(spec)
+    return (plain * (seen - noised) + noisy * noised) / rows

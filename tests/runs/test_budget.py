@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from scala_lab.runs.budget import forward_passes, passes_per_sample
 from scala_lab.spec import RunSpec
-from scala_lab.study.budget import passes_per_sample
-from scala_lab.study.records import forward_passes
 
 
 def spec(method, **values):
