@@ -21,7 +21,7 @@ from scala_lab.errors import UserError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from scala_lab.commands.landscape import Landscape
+    from scala_lab.commands.landscape_options import Landscape
 
 
 @dataclass(frozen=True)
@@ -107,10 +107,10 @@ def _here(loaded: Loaded, checkpoint: str) -> dict[str, float | None]:
 
 
 def _sharpest(options: Landscape, loaded: Loaded, bar: CountBar) -> tuple[tuple[Direction, Direction], dict[str, Any]]:
-    """The two top eigenvectors with their eigenvalues and residuals."""
+    """The two top eigenvectors, turned uphill, with their eigenvalues and residuals."""
     op = HessianOperator(loaded.model, loaded.sets[0], budget=options.over.budget, on_product=bar.advance)
     found = top_eigenpairs(op, 2, options.tol, max_products=options.max_products, seed=options.over.seed)
-    first, second = eigenvector_directions(found)
+    first, second = eigenvector_directions(found, op.gradient())
     return (first, second), {
         "eigenvalues": found.eigenvalues.tolist(),
         "residuals": found.residuals.tolist(),

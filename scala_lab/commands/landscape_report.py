@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from scala_lab.commands.landscape import Landscape
+    from scala_lab.commands.landscape_options import Landscape
 
 
 def show_views(views: list[View], options: Landscape) -> None:

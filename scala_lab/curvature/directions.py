@@ -32,12 +32,20 @@ class Direction:
         return float(torch.stack([part.double().norm() for part in self.parts.values()]).norm())
 
 
-def eigenvector_directions(found: EigenResult) -> list[Direction]:
-    """One direction of unit length per eigenvector; the second derivative along it is the eigenvalue."""
-    return [
-        Direction(f"distance along eigenvector {number} (units of weight)", _parts(found.space, vector))
-        for number, vector in enumerate(found.eigenvectors, start=1)
-    ]
+def eigenvector_directions(found: EigenResult, gradient: Tensor | None = None) -> list[Direction]:
+    """One direction of unit length per eigenvector; the second derivative along it is the eigenvalue.
+
+    Args:
+        found: What `top_eigenpairs` returned.
+        gradient: Of the loss, as a touched vector; an eigenvector's sign means nothing, so with it each one is
+            turned to where the loss rises, which makes several models comparable.
+    """
+    directions = []
+    for number, touched in enumerate(found.touched_eigenvectors, start=1):
+        downhill = gradient is not None and float(touched @ gradient) < 0
+        parts = _parts(found.space, found.space.full(-touched if downhill else touched))
+        directions.append(Direction(f"distance along eigenvector {number} (units of weight)", parts))
+    return directions
 
 
 def filter_normalised(model: nn.Module, seed: int = 0) -> Direction:

@@ -15,6 +15,7 @@ from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
 
 from scala_lab.curvature.eigen import EigenResult, Operator, Which, random_start
+from scala_lab.curvature.inner_products import dot, norm, subtract_projection
 
 
 class KrylovBasis:
@@ -35,7 +36,7 @@ class KrylovBasis:
         self.blocks: list[Tensor] = []
         self.alphas: list[float] = []
         self.betas: list[float] = []
-        self._append(start / start.norm())
+        self._append(start / norm(start))
 
     @property
     def size(self) -> int:
@@ -46,23 +47,23 @@ class KrylovBasis:
         """Multiply the newest vector and orthogonalise the result against all."""
         newest = self._row(self.size)
         new = self.op.multiply(newest)
-        self.alphas.append(float(newest @ new))
+        self.alphas.append(dot(newest, new))
         new.sub_(newest, alpha=self.alphas[-1])
         if self.betas:
             new.sub_(self._row(self.size - 2), alpha=self.betas[-1])
-        before = float(new.norm())
+        before = norm(new)
         self._subtract_projection(new)
-        self.betas.append(float(new.norm()))
+        self.betas.append(norm(new))
         if self.betas[-1] < 0.7 * before:
             self._subtract_projection(new)
-            self.betas[-1] = float(new.norm())
+            self.betas[-1] = norm(new)
         if not self.exhausted:
             self._append(new.div_(self.betas[-1]))
 
     def _subtract_projection(self, new: Tensor) -> None:
-        """Make a vector orthogonal to all, to the rounding of its length before."""
+        """Make a vector orthogonal to all."""
         for rows in self._filled():
-            new.addmv_(rows.T, rows @ new, alpha=-1)
+            subtract_projection(new, rows)
 
     def _append(self, vector: Tensor) -> None:
         if self.size == self.room * len(self.blocks):
@@ -89,7 +90,7 @@ class KrylovBasis:
         for _ in range(2):
             self._subtract_projection(start)
         self.betas[-1] = 0.0
-        self._append(start.div_(start.norm()))
+        self._append(start.div_(norm(start)))
 
     def ritz_pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Eigenvalues of T ascending, its eigenvectors as columns, and the error ||H x - theta x|| of each.
@@ -105,7 +106,7 @@ class KrylovBasis:
         weights = torch.as_tensor(coefficients.T.copy()).to(self.blocks[0])
         parts = zip(weights.split(self.room, dim=1), self._filled(), strict=False)
         combined = torch.stack([part @ rows for part, rows in parts]).sum(0)
-        return combined / combined.norm(dim=1, keepdim=True)
+        return torch.stack([vector / norm(vector) for vector in combined])
 
 
 def lanczos(op: Operator, k: int, tol: float, which: Which, max_products: int, seed: int) -> EigenResult:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import nn
 
-from scala_lab.curvature.eigen import EigenResult, Solver, top_eigenpairs
+from scala_lab.curvature.eigen import EigenResult
 from scala_lab.curvature.operator import HessianOperator
+from scala_lab.curvature.solve import Solver, top_eigenpairs
 from scala_lab.optim.groups import layer_names
 
 if TYPE_CHECKING:

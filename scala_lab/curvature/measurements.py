@@ -14,11 +14,11 @@ import numpy as np
 
 from scala_lab.curvature.density import spectral_density
 from scala_lab.curvature.directions import eigenvector_directions, filter_normalised
-from scala_lab.curvature.eigen import top_eigenpairs
 from scala_lab.curvature.landscape import slice_1d, slice_2d
 from scala_lab.curvature.layers import layer_eigenvalues
 from scala_lab.curvature.operator import HessianOperator
 from scala_lab.curvature.rows import disjoint_sets, sorted_batches
+from scala_lab.curvature.solve import top_eigenpairs
 from scala_lab.curvature.trace import trace
 
 if TYPE_CHECKING:

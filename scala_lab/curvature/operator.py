@@ -12,6 +12,7 @@ not grow with the number of samples.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +24,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from scala_lab.curvature.loss import BatchLoss, word_table
 from scala_lab.curvature.memory import graph_bytes
-from scala_lab.curvature.shards import cells, cut_batch, padding_is_idle
+from scala_lab.curvature.shards import cut_batch, padding_is_idle, probe
 from scala_lab.curvature.space import ParameterSpace
 from scala_lab.errors import UserError
 
@@ -102,8 +103,8 @@ class HessianOperator:
         used_ids = self._used_ids(table) if table is not None else None
         self.space = ParameterSpace(model, parameters, table, used_ids)
         self._loss = BatchLoss(model, self.space, [shard.labels for shard in self._shards])
-        self._check_deterministic()
-        self._save_work(whole)
+        if whole:
+            self._try_on_a_few(_shard(probe(whole)), whole)
         self._retain(budget)
 
     @property
@@ -168,19 +169,19 @@ class HessianOperator:
             raise UserError("every batch needs labels: the Hessian is that of the task's loss")
         return {name: torch.as_tensor(value).to(self.device) for name, value in batch.items()}
 
-    def _save_work(self, batches: Sequence[dict[str, Tensor]]) -> None:
-        """Leave out what enters no loss: tokens that the head does not read, and padding.
+    def _try_on_a_few(self, few: _Shard, batches: Sequence[dict[str, Tensor]]) -> None:
+        """See on a few rows that the model is deterministic, and what need not be computed.
 
-        Both are tried on the batch with most padding: a model whose logits they change is run as it is.
+        Tokens that the head does not read and padding enter no loss; a model whose logits change without them is run as
+        it is. A model that gives two answers to one question is refused: no solver converges on such an operator.
         """
-        if not batches:
-            return
-        cut = [cut_batch(batch) for batch in batches]
-        most = max(range(len(cut)), key=lambda place: cells([batches[place]]) - cells(cut[place]))
-        inputs = self._shards[most].inputs
-        self._loss.first_token.try_on(lambda: self._loss.logits(inputs))
-        if padding_is_idle(self._loss.logits, inputs):
-            self._shards = [_shard(part) for parts in cut for part in parts]
+        with torch.no_grad():
+            first, second = (float(self._loss(few.inputs, few.labels).mean()) for _ in range(2))
+        if first != second and not (math.isnan(first) and math.isnan(second)):
+            raise UserError(f"the model gives two losses, {first} and {second}, for one batch, although in eval mode")
+        self._loss.first_token.try_on(lambda: self._loss.logits(few.inputs))
+        if padding_is_idle(self._loss.logits, few.inputs):
+            self._shards = [_shard(part) for batch in batches for part in cut_batch(batch)]
 
     @property
     def retained(self) -> int:
@@ -219,16 +220,6 @@ class HessianOperator:
             if left < 0:
                 return
             shard.graph = _ends(gradients)
-
-    def _check_deterministic(self) -> None:
-        """Refuse a model that gives two answers to one question: no solver converges on such an operator."""
-        if self._shards:
-            with torch.no_grad():
-                first, second = (float(self._mean_loss(self._shards[0])) for _ in range(2))
-            if first != second:
-                raise UserError(
-                    f"the model gives two losses, {first} and {second}, for one batch, although in eval mode"
-                )
 
     def _used_ids(self, table: str) -> Tensor:
         """Sorted ids of the tokens that any worker's samples use."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from scala_lab.curvature.eigen import EigenResult, Operator, Which, random_start
+from scala_lab.curvature.inner_products import dot, inner_products, norm
 
 
 def power_iteration(op: Operator, k: int, tol: float, which: Which, max_products: int, seed: int) -> EigenResult:
@@ -52,7 +53,7 @@ class _Search:
             found = self.vectors, self.products
             self.vectors, self.products = [*self.vectors, vector], [*self.products, product]
             settled = bool((self.pairs()[2] <= self.tol).all())
-            value = float(vector @ product)
+            value = dot(vector, product)
             wrong = settled and self.sign * value < 0 and self.shift < abs(value)
             if wrong and self.spent >= most:
                 self.vectors, self.products = [*found[0], first[0]], [*found[1], first[1]]
@@ -69,17 +70,18 @@ class _Search:
     def pairs(self) -> tuple[np.ndarray, Tensor, np.ndarray]:
         """Values in the order asked for, unit vectors as rows, and residuals."""
         vectors, products = torch.stack(self.vectors), torch.stack(self.products)
-        small = (vectors @ products.T).double().cpu().numpy()
+        small = inner_products(vectors, products).cpu().numpy()
         values, rotation = np.linalg.eigh((small + small.T) / 2)
         order = np.argsort(-self.sign * values)
         values = values[order]
         weights = torch.as_tensor(rotation[:, order].T.copy()).to(vectors)
         vectors, products = weights @ vectors, weights @ products
-        errors = (products - torch.as_tensor(values).to(vectors)[:, None] * vectors).norm(dim=1)
-        return values, vectors, errors.double().cpu().numpy() / np.maximum(np.abs(values), np.finfo(float).tiny)
+        rests = products - torch.as_tensor(values).to(vectors)[:, None] * vectors
+        errors = np.array([norm(rest) for rest in rests])
+        return values, vectors, errors / np.maximum(np.abs(values), np.finfo(float).tiny)
 
     @staticmethod
     def _apart(vector: Tensor, others: list[Tensor]) -> Tensor:
         for other in others:
-            vector = vector - (other @ vector) * other
-        return vector / vector.norm()
+            vector = vector - dot(other, vector) * other
+        return vector / norm(vector)

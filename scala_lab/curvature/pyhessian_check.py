@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from scala_lab.curvature.eigen import EigenResult
+from scala_lab.curvature.inner_products import norm
 from scala_lab.curvature.loss import is_regression
 from scala_lab.curvature.operator import HessianOperator
 from scala_lab.errors import UserError
@@ -142,7 +143,7 @@ def _run(
         ).detach()
         for vector in vectors
     ]
-    return values, [vector / vector.norm() for vector in flat], solver.products, unused
+    return values, [vector / norm(vector) for vector in flat], solver.products, unused
 
 
 def _hide_unused(numbered: _Numbered, parameters: list[nn.Parameter]) -> int:
@@ -162,7 +163,7 @@ def _hide_unused(numbered: _Numbered, parameters: list[nn.Parameter]) -> int:
 
 def _residual(op: HessianOperator, value: float, vector: Tensor) -> float:
     scale = max(abs(value), torch.finfo(torch.float32).tiny)
-    return float((op.multiply(vector) - value * vector).norm()) / scale
+    return norm(op.multiply(vector) - value * vector) / scale
 
 
 @contextmanager

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from scala_lab.curvature.eigen import EigenResult, Operator
+from scala_lab.curvature.inner_products import dot, subtract_projection
 from scala_lab.errors import UserError
 
 LEAST_PROBES = 10
@@ -84,8 +85,8 @@ def trace(
     while True:
         probe = random_signs(op, chance)
         if known is not None:
-            probe -= known.touched_eigenvectors.T @ (known.touched_eigenvectors @ probe)
-        samples.append(exact + float(probe @ op.multiply(probe)))
+            subtract_projection(probe, known.touched_eigenvectors)
+        samples.append(exact + dot(probe, op.multiply(probe)))
         if len(samples) < 2:
             continue
         mean, error = float(np.mean(samples)), float(np.std(samples, ddof=1)) / math.sqrt(len(samples))

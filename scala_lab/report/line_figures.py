@@ -69,7 +69,7 @@ def slice_1d_plot(
             panels[1].set_ylabel("accuracy (%)")
         panels[-1].set_xlabel(x_label)
         if len(frames) > 1:
-            figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+            figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, handlelength=3.5)
         panels[0].set_title(title)
     return figure
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 
 import numpy as np
@@ -41,6 +42,17 @@ def test_second_derivative_along_an_eigenvector_is_its_eigenvalue(tmp_path, whic
         losses = slice_1d(model, batches, direction, 5, (-2 * step, 2 * step))["loss"].to_numpy()
         second = losses @ np.array([-1, 16, -30, 16, -1]) / (12 * step**2)
         assert second == pytest.approx(value, rel=1e-5)
+
+
+def test_eigenvectors_are_turned_uphill_whatever_their_sign(tmp_path):
+    model, batches = tiny_classifier(tmp_path), tiny_batches()
+    op = HessianOperator(model, batches)
+    found = top_eigenpairs(op, k=2)
+    turned = dataclasses.replace(found, touched_eigenvectors=-found.touched_eigenvectors)
+    for one, other in zip(*(eigenvector_directions(pairs, op.gradient()) for pairs in (found, turned)), strict=True):
+        assert all(torch.equal(one.parts[name], other.parts[name]) for name in one.parts)
+        below, above = slice_1d(model, batches, one, 2, (-1e-4, 1e-4))["loss"]
+        assert above > below
 
 
 def test_mixed_derivative_of_a_plane_of_eigenvectors_vanishes(tmp_path):
