@@ -15,6 +15,7 @@ from scala_lab.launcher import launched_workers
 from scala_lab.spec import RunSpec
 
 if TYPE_CHECKING:
+    from scala_lab.training.launch import Places
     from scala_lab.training.run_folder import RunResult
 
 
@@ -62,8 +63,8 @@ def parse(args: list[str]) -> Train:
     return dataclasses.replace(options, spec=options.spec.override(workers=workers))
 
 
-def run(options: Train) -> int:
-    """Train and show the result; exit code 1 for a run that diverged."""
+def run(options: Train, places: Places | None = None) -> int:
+    """Train, here or at other places, and show the result; exit code 1 for a run that diverged."""
     from scala_lab.commands.summary import show_result
     from scala_lab.models.locate import locate_model
     from scala_lab.training import train
@@ -85,6 +86,7 @@ def run(options: Train) -> int:
             progress=True,
             save_every=options.save_every,
             tensorboard=options.tensorboard,
+            places=places,
         )
     except WorkerFailure as failure:
         print(f"scala-lab: error: {failure}", file=sys.stderr)

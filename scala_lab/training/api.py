@@ -16,7 +16,7 @@ from scala_lab.optim.lamb import Lamb
 from scala_lab.spec import RunSpec
 from scala_lab.training.checkpoint import drop_state, save_checkpoint
 from scala_lab.training.environment import describe_environment, peak_memory_bytes
-from scala_lab.training.launch import launch_workers
+from scala_lab.training.launch import Places, launch_workers
 from scala_lab.training.loop import Training
 from scala_lab.training.preparation import Prepared, load_model, prepare
 from scala_lab.training.progress import ConsoleReporter, Silent
@@ -32,6 +32,7 @@ def train(
     progress: bool = False,
     save_every: float = 60.0,
     tensorboard: bool = False,
+    places: Places | None = None,
 ) -> RunResult:
     """Train a run and return its record.
 
@@ -45,6 +46,7 @@ def train(
         progress: Show a progress bar and a line per epoch on stderr.
         save_every: Seconds between saved states.
         tensorboard: Write TensorBoard events as well, when tensorboard is installed.
+        places: Where several workers are started, such as `scala_lab.scaling.hosts.open_hosts`; default this host.
 
     Example:
         >>> result = train(RunSpec.of(task="mini-sst2", method="lamb"), out="runs/lamb")  # doctest: +SKIP
@@ -63,7 +65,7 @@ def train(
     if spec.machine.workers > 1 and not started_by_launcher():
         check_devices(spec)
         load_model(spec, prepared)  # each worker loads it again; here a fault in it is found before any is started
-        return launch_workers(spec, folder, {**vars(options), "resume": resume})
+        return launch_workers(spec, folder, {**vars(options), "resume": resume}, places)
     world = join_world(spec)
     try:
         with torch.random.fork_rng(devices=[]):

@@ -1,4 +1,4 @@
-"""Starting the workers of a run on this machine and passing on how they end."""
+"""Starting the workers of a run, on this host or on others, and passing on how they end."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
-import scala_lab
 from scala_lab.errors import UserError
 from scala_lab.launcher import LAUNCHER
 from scala_lab.spec import MachineSpec, RunSpec
 from scala_lab.training.run_folder import RunResult, read_run
+from scala_lab.version import PACKAGE_PARENT
 
 USER_ERROR = ".user-error"
 """Ending of a worker's complaint that is a sentence for the user; without it, the complaint is a traceback."""
@@ -27,17 +28,29 @@ class WorkerFailure(RuntimeError):
     """A worker ended by a fault of the program or of the machine."""
 
 
-def launch_workers(spec: RunSpec, out: Path, options: dict[str, Any]) -> RunResult:
+class Places(Protocol):
+    """Where workers are started, when it is not simply here: hosts that see this one's files."""
+
+    def start(
+        self, arguments: Sequence[str], machine: MachineSpec, environment: dict[str, str]
+    ) -> list[subprocess.Popen[bytes]]:
+        """Start every worker as `python ARGUMENTS`; returns the processes that end when the workers have."""
+        ...
+
+
+def launch_workers(spec: RunSpec, out: Path, options: dict[str, Any], places: Places | None = None) -> RunResult:
     """Have several workers train a run, and return what they left in `out`; see `run_workers`."""
     job = {"spec": spec.to_dict(), "out": str(out), "options": options}
-    run_workers("scala_lab.training.worker", job, spec.machine, out)
+    run_workers("scala_lab.training.worker", job, spec.machine, out, places)
     result = read_run(out)
     if result is None:
         raise WorkerFailure(f"the workers left no run in {out}")
     return result
 
 
-def run_workers(module: str, job: dict[str, Any], machine: MachineSpec, out: Path | None = None) -> None:
+def run_workers(
+    module: str, job: dict[str, Any], machine: MachineSpec, out: Path | None = None, places: Places | None = None
+) -> None:
     """Run `python -m MODULE JOB` once per worker and wait; a worker leaves word of its fault in JOB's complaints.
 
     When one worker fails the others are stopped. Workers watch this process and end when it is gone.
@@ -47,26 +60,16 @@ def run_workers(module: str, job: dict[str, Any], machine: MachineSpec, out: Pat
         job: Plain values.
         machine: How many workers, with how many threads each.
         out: Folder of a run that can be resumed after a failure.
+        places: Where the workers are started; default here.
 
     Raises:
         UserError: What the first worker to fail found wrong with the input.
         WorkerFailure: Anything else that ended a worker; its traceback has been printed.
     """
-    shared = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
-        "WORLD_SIZE": str(machine.workers),
-        "LOCAL_WORLD_SIZE": str(machine.workers),
-        "OMP_NUM_THREADS": str(machine.threads),
-        LAUNCHER: str(os.getpid()),
-        **_way_to_this_package(),
-    }
+    start = _start_here if places is None else places.start
     with tempfile.TemporaryDirectory(prefix="scala-lab-") as complaints:
-        command = [sys.executable, "-m", module, json.dumps({**job, "complaints": complaints})]
-        workers = [
-            subprocess.Popen(command, env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-            for rank in range(machine.workers)
-        ]
+        arguments = ["-m", module, json.dumps({**job, "complaints": complaints})]
+        workers = start(arguments, machine, _way_to_this_package())
         try:
             failed = _wait(workers)
         finally:
@@ -75,12 +78,32 @@ def run_workers(module: str, job: dict[str, Any], machine: MachineSpec, out: Pat
             raise_failure(failed, workers[failed].returncode, Path(complaints), out)
 
 
+def _start_here(
+    arguments: Sequence[str], machine: MachineSpec, environment: dict[str, str]
+) -> list[subprocess.Popen[bytes]]:
+    """A process on this host for every worker."""
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "WORLD_SIZE": str(machine.workers),
+        "LOCAL_WORLD_SIZE": str(machine.workers),
+        "OMP_NUM_THREADS": str(machine.threads),
+        LAUNCHER: str(os.getpid()),
+        **environment,
+    }
+    return [
+        subprocess.Popen(
+            [sys.executable, *arguments], env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        )
+        for rank in range(machine.workers)
+    ]
+
+
 def _way_to_this_package() -> dict[str, str]:
     """What a worker's Python needs to find the package when it runs from a source tree, whatever the current folder."""
-    root = Path(scala_lab.__file__).parent.parent
-    if root.name.endswith("-packages"):  # installed: found without help
+    if PACKAGE_PARENT.name.endswith("-packages"):  # installed: found without help
         return {}
-    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(PACKAGE_PARENT), os.environ.get("PYTHONPATH")]))}
 
 
 def _wait(workers: list[subprocess.Popen[bytes]]) -> int | None:
