@@ -17,9 +17,9 @@ class BatchPlan:
     """Which rows each worker runs together in each step.
 
     Within a global batch rows are sorted by length and dealt in turn, so that all workers hold the same
-    spread of lengths and carry equal work; each then cuts its rows, still sorted, into micro-batches of
-    nearly equal size, so that little is padded. The last batch of an epoch may be smaller; no row is
-    dropped or repeated, and a worker may be left without rows.
+    spread of lengths and carry equal work; each then cuts its rows, still sorted, into micro-batches where
+    that is cheapest, padding against the cost of one more micro-batch. The last batch of an epoch may be
+    smaller; no row is dropped or repeated, and a worker may be left without rows.
 
     Attributes:
         lengths: Tokens of each row.
@@ -27,6 +27,7 @@ class BatchPlan:
         micro_batch: Most rows that run at once on a worker.
         workers: Number of workers.
         seed: The run's seed.
+        part_cost: What a micro-batch costs beside its tokens, in tokens; see `part_cost`.
     """
 
     lengths: np.ndarray
@@ -34,6 +35,7 @@ class BatchPlan:
     micro_batch: int
     workers: int = 1
     seed: int = 0
+    part_cost: float = 0.0
     _orders: dict[int, np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -49,7 +51,10 @@ class BatchPlan:
 
     def deal(self, global_batch: np.ndarray, rank: int = 0) -> list[np.ndarray]:
         """The micro-batches of one worker, each an array of rows; empty if no row is left for it."""
-        return cut(global_batch[rank :: self.workers], self.micro_batch)
+        longest_share = self.lengths[global_batch[:: self.workers]]
+        cuts = cheapest_cuts(longest_share, self.part_cost, self.micro_batch)
+        parts = np.split(global_batch[rank :: self.workers], cuts)
+        return [piece for part in parts for piece in cut(part, self.micro_batch)]
 
     def _order(self, epoch: int) -> np.ndarray:
         """The permutation of an epoch; the last one asked for is kept."""
@@ -62,3 +67,43 @@ class BatchPlan:
 def cut(rows: np.ndarray, most: int) -> list[np.ndarray]:
     """Cut rows, in order, into the fewest parts of at most `most`, of nearly equal size."""
     return np.array_split(rows, math.ceil(len(rows) / most)) if len(rows) else []
+
+
+def part_cost(width: int) -> float:
+    """What a micro-batch costs beside its tokens, in tokens: calls, and reading and adding up all weights.
+
+    Measured on CPU: 34 tokens at width 384 with one thread, 73 with two, 330 at width 64 with one; steps are within a
+    few percent of the best anywhere between half of this and twice as much.
+    """
+    return 30_000 / width
+
+
+def cheapest_cuts(lengths: np.ndarray, part_cost: float, most: int | None = None) -> list[int]:
+    """Where to cut falling lengths so that the sum over parts of rows * longest + part_cost is least.
+
+    Args:
+        lengths: Of rows, longest first.
+        part_cost: Of a part, in tokens.
+        most: Rows of a part; a longer one counts as several, padded as one.
+
+    Example:
+        >>> cheapest_cuts(np.array([90, 90, 10, 10, 9]), part_cost=40)
+        [2]
+    """
+    if not len(lengths):
+        return []
+    starts = np.flatnonzero(np.diff(lengths, prepend=lengths[0] + 1))
+    ends = np.append(starts, len(lengths))
+    longest = lengths[starts]
+    cost, came_from = np.zeros(len(ends)), np.zeros(len(ends), dtype=int)
+    for place in range(1, len(ends)):
+        rows = ends[place] - ends[:place]
+        parts = 1 if most is None else -(-rows // most)
+        totals = cost[:place] + rows * longest[:place] + parts * part_cost
+        came_from[place] = np.argmin(totals)
+        cost[place] = totals[came_from[place]]
+    cuts, place = [], int(came_from[-1])
+    while place > 0:
+        cuts.append(int(ends[place]))
+        place = int(came_from[place])
+    return cuts[::-1]

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 
-from scala_lab.batches import BatchPlan, cut
+from scala_lab.batches import BatchPlan, cheapest_cuts, cut
 
 LENGTHS = np.random.default_rng(0).integers(4, 60, size=1000)
 
@@ -67,3 +69,31 @@ def test_cut(rows, most, sizes):
     parts = cut(np.arange(rows), most)
     assert [len(part) for part in parts] == sizes
     assert [row for part in parts for row in part] == list(range(rows))
+
+
+def padded(parts):
+    return sum(len(part) * LENGTHS[part].max() for part in parts)
+
+
+def test_a_small_batch_is_cut_where_padding_costs_more_than_one_more_micro_batch():
+    batches = plan(workers=1, batch_size=32, micro_batch=64, part_cost=50)
+    for step in range(5):
+        batch = batches.global_batch(step)
+        parts = batches.deal(batch)
+        assert padded(parts) + 50 * len(parts) < padded([batch]) + 50
+        assert padded(parts) < 1.3 * LENGTHS[batch].sum() < padded([batch])
+    whole = plan(workers=1, batch_size=32, micro_batch=64, part_cost=10_000)
+    assert [len(part) for part in whole.deal(whole.global_batch(0))] == [32]
+
+
+def cost(lengths, cuts, part_cost):
+    return sum(len(part) * part[0] + part_cost for part in np.split(lengths, cuts))
+
+
+@pytest.mark.parametrize("part_cost", [0, 7, 40, 10_000])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_way_to_cut_is_cheaper(part_cost, seed):
+    lengths = -np.sort(-np.random.default_rng(seed).integers(1, 60, 9))
+    ways = [cuts for count in range(9) for cuts in combinations(range(1, 9), count)]
+    best = min(cost(lengths, cuts, part_cost) for cuts in ways)
+    assert cost(lengths, cheapest_cuts(lengths, part_cost), part_cost) == best

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from scala_lab.batches import BatchPlan
+from scala_lab.batches import BatchPlan, part_cost
 from scala_lab.clock import Clock
 from scala_lab.errors import UserError
 from scala_lab.methods.delay import Settling
@@ -60,11 +60,17 @@ class Training:
         world.share_from_leader([tensor.data for tensor in self.model.parameters()])
         self.encoder = Encoder(self.model, autocast=_autocast(spec, world))
         self.step_function = build_step(spec.recipe)
-        self.rate = peak_rate(spec, hidden_size(self.model))
+        width = hidden_size(self.model)
+        self.rate = peak_rate(spec, width)
         self.optimizer = build_optimizer(self.model, spec.optim, self.rate)
         self.gradient = GradientBuffer(self.model.parameters())
         self.plan = BatchPlan(
-            prepared.train.lengths, spec.batches.batch_size, spec.batches.micro_batch, world.size, spec.seed
+            prepared.train.lengths,
+            spec.batches.batch_size,
+            spec.batches.micro_batch,
+            world.size,
+            spec.seed,
+            part_cost(width),
         )
         self.steps = spec.optim.epochs * self.plan.steps_per_epoch
         if spec.optim.max_steps:

@@ -1,27 +1,11 @@
 from __future__ import annotations
 
-from itertools import combinations
-
-import numpy as np
 import pytest
 import torch
 
 from scala_lab.curvature import HessianOperator
-from scala_lab.curvature.shards import cheapest_cuts, cut_batch
+from scala_lab.curvature.shards import cut_batch
 from tests.curvature.dense import tiny_batches, tiny_classifier
-
-
-def cost(lengths, cuts, shard_cost):
-    return sum(len(part) * part[0] + shard_cost for part in np.split(lengths, cuts))
-
-
-@pytest.mark.parametrize("shard_cost", [0, 7, 40, 10_000])
-@pytest.mark.parametrize("seed", range(3))
-def test_no_way_to_cut_is_cheaper(shard_cost, seed):
-    lengths = -np.sort(-np.random.default_rng(seed).integers(1, 60, 9))
-    ways = [cuts for count in range(9) for cuts in combinations(range(1, 9), count)]
-    best = min(cost(lengths, cuts, shard_cost) for cuts in ways)
-    assert cost(lengths, cheapest_cuts(lengths, shard_cost), shard_cost) == best
 
 
 def batch_of(lengths, width=64):
