@@ -1,4 +1,4 @@
-"""Fig. 7: how does accuracy fall as the batch grows, by method?"""
+"""Figure 7: how does accuracy fall as the batch grows, by method?"""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     table = Tabulation(
         "",
         size_table(frame, best),
-        "Fig. 7: accuracy (%) over batch sizes.",
+        "Figure 7: accuracy (%) over batch sizes.",
         [*notes(profile, frame, best), f"Rates at other batch sizes are those of the large one, {rule}."],
     )
     figures = []
@@ -44,7 +44,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
         figure = lines_figure(
             best, "batch_size", x_label="batch size, log scale", title="Accuracy over batch sizes", log_x=True
         )
-        figures.append(Drawing("", figure, "Fig. 7: accuracy over batch sizes; bars standard deviations over seeds."))
+        figures.append(Drawing("", figure, "Figure 7: accuracy over batch sizes; bars standard deviations over seeds."))
     slope, over_lamb, over_baseline = (part.estimate for part in claim.parts)
     found = (
         f"The baseline changes by {slope} per doubling of B; at large batches ScaLA minus LAMB is {over_lamb}, ScaLA "
@@ -70,7 +70,7 @@ STUDY = Study(
     question="How does accuracy fall as the batch grows, by method?",
     cells=cells,
     analyse=analyse,
-    source="Fig. 7",
+    source="Figure 7",
     paper_found="Accuracy falls from B=32 to 8K; at 8K ScaLA, LAMB and baseline reach 84.4, 83.9, 83.5 on MNLI and "
     "92.6, 91.7, 91.3 on SST-2.",
 )

@@ -1,4 +1,4 @@
-"""Fig. 1(b): how do the best learning rate and the accuracy it reaches change with the batch size?"""
+"""Figure 1(b): how do the best learning rate and the accuracy it reaches change with the batch size?"""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
         Tabulation(
             "",
             heat_table(heat),
-            f"Fig. 1(b): accuracy (%) of the baseline on {profile.pair[0]} over batch size (rows) and rate (columns).",
+            f"Figure 1(b): accuracy (%) of the baseline on {profile.pair[0]}, batch sizes as rows, rates as columns.",
             _notes(profile, frame, best),
         ),
-        Tabulation("best", best_table, "Fig. 1(b): the best rate of each batch size and its gap to the small batch."),
+        Tabulation("best", best_table, "Figure 1(b): the best rate of each batch size and its gap to the small batch."),
     ]
     title = f"Baseline on {profile.pair[0]}: accuracy over batch size and rate"
     figure = Drawing("", rate_heat_map(heat_cells(heat), title), _caption(profile))
@@ -99,9 +99,9 @@ def _notes(profile: Profile, frame: pd.DataFrame, best: pd.DataFrame) -> list[st
 
 def _caption(profile: Profile) -> str:
     return (
-        f"Fig. 1(b): accuracy of the baseline on {profile.pair[0]} over batch size and rate. Framed: the best rate of "
-        "a batch size, dashed where it ends the grid. Lines: rates that the square-root and the linear rule carry over "
-        "from the smallest batch shown."
+        f"Figure 1(b): accuracy of the baseline on {profile.pair[0]} over batch size and rate. Framed: the best rate "
+        "of a batch size, dashed where it ends the grid. Lines: rates that the square-root and the linear rule carry "
+        "over from the smallest batch shown."
     )
 
 
@@ -111,7 +111,7 @@ STUDY = Study(
     question="How do the best learning rate and the accuracy it reaches change with the batch size?",
     cells=cells,
     analyse=analyse,
-    source="Fig. 1(b)",
+    source="Figure 1(b)",
     paper_found="BERT-base on MNLI: the best rate grows roughly with the square root of B, though not always; the gap "
     "to the small batch grows from B=1K to 8K.",
 )

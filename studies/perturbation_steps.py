@@ -1,4 +1,4 @@
-"""Fig. 4: what do more ascent steps on the noise cost, and what do they gain?"""
+"""Figure 4: what do more ascent steps on the noise cost, and what do they gain?"""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
         *status_note(frame),
         time_note(profile),
     ]
-    table = Tabulation("", step_table(best), f"Fig. 4: accuracy and cost over the ascent steps T on {task}.", notes)
-    figures = [Drawing("", _figure(best, task), f"Fig. 4: accuracy and cost over T on {task}.")] if len(best) else []
+    table = Tabulation("", step_table(best), f"Figure 4: accuracy and cost over the ascent steps T on {task}.", notes)
+    figures = [Drawing("", _figure(best, task), f"Figure 4: accuracy and cost over T on {task}.")] if len(best) else []
     gain = claim.parts[2].estimate
     found = f"With T>1 instead of T=1, accuracy changes by {gain} under the paper's rho and omega."
     return Findings([table], figures, [claim], found)
@@ -86,7 +86,7 @@ STUDY = Study(
     question="What do more ascent steps on the noise cost, and what do they gain?",
     cells=cells,
     analyse=analyse,
-    source="Fig. 4",
+    source="Figure 4",
     paper_found="QNLI: the overhead grows almost linearly with T, and the best accuracy is at T=1.",
 )
 

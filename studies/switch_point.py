@@ -1,4 +1,4 @@
-"""Fig. 8: from which epoch on should the noise act?"""
+"""Figure 8: from which epoch on should the noise act?"""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     table = Tabulation(
         "",
         delay_table(best, profile.pair),
-        f"Fig. 8: accuracy (%) and cost over t_s at B={profile.large_batch}.",
+        f"Figure 8: accuracy (%) and cost over t_s at B={profile.large_batch}.",
         [
             f"{profile.settings['epochs']} epochs, means over {len(profile.side_seeds)} seeds. {grid_note(best)}",
             *status_note(frame),
-            "The paper's Table 3 has t_s=0 above its t_s of 3 or 5 on average, 89.5 against 89.4, which its Fig. 8 "
+            "The paper's Table 3 has t_s=0 above its t_s of 3 or 5 on average, 89.5 against 89.4, which its Figure 8 "
             "does not suggest.",
         ],
     )
     figures = []
     if len(best):
         figure = lines_figure(best, "delay", x_label="t_s (epochs before the noise)", title="When the noise starts")
-        figures.append(Drawing("", figure, "Fig. 8: accuracy over t_s; the level is training without noise."))
+        figures.append(Drawing("", figure, "Figure 8: accuracy over t_s; the level is training without noise."))
     start, over_start, over_late = (part.estimate for part in claim.parts)
     found = (
         f"Noise from the start minus none {start}; a middle t_s minus the start {over_start}, minus the last t_s "
@@ -88,7 +88,7 @@ STUDY = Study(
     question="From which epoch on should the noise act?",
     cells=cells,
     analyse=analyse,
-    source="Fig. 8",
+    source="Figure 8",
     paper_found="MNLI and SST-2: noise from the start gains little, accuracy rises as t_s grows and falls when it is "
     "too late.",
 )

@@ -1,4 +1,4 @@
-"""Fig. 6: does the large-batch baseline reach ScaLA when it trains for twice the epochs?"""
+"""Figure 6: does the large-batch baseline reach ScaLA when it trains for twice the epochs?"""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     table = Tabulation(
         "",
         longer_table(profile, best),
-        f"Fig. 6: accuracy (%) on {task} at B={batch_size} after the last epoch and at the best one.",
+        f"Figure 6: accuracy (%) on {task} at B={batch_size} after the last epoch and at the best one.",
         [
             f"Means over {len(profile.seeds)} seeds. {grid_note(best)} The rate of the longer run falls over its own "
             "epochs.",
@@ -51,7 +51,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
         figure = lines_figure(
             curves, "epoch", x_label="epoch", title=f"Training longer on {task}, B={batch_size}", panel="task"
         )
-        figures.append(Drawing("", figure, f"Fig. 6: accuracy after every epoch on {task} at B={batch_size}."))
+        figures.append(Drawing("", figure, f"Figure 6: accuracy after every epoch on {task} at B={batch_size}."))
     found = f"ScaLA minus the baseline trained {profile.longer} times as long: {claim.parts[0].estimate}."
     return Findings([table], figures, [claim], found)
 
@@ -96,7 +96,7 @@ STUDY = Study(
     question="Does the large-batch baseline reach ScaLA when it trains for twice the epochs?",
     cells=cells,
     analyse=analyse,
-    source="Fig. 6",
+    source="Figure 6",
     paper_found="MNLI at B=2K: ScaLA 85.2 after 6 epochs, the baseline hardly 84 after 12.",
 )
 

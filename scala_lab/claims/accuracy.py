@@ -81,7 +81,7 @@ C13 = Claim(
 
 C15 = Claim(
     id="C15",
-    source="Fig. 6",
+    source="Figure 6",
     study="train_longer",
     statement="Training the large-batch baseline for twice the epochs does not reach ScaLA's accuracy.",
     paper="below 84 after 12 epochs against 85.2 after 6 (MNLI, B=2K)",

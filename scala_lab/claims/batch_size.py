@@ -21,7 +21,7 @@ ABOUT_SQRT = (0.25, 0.75)
 
 C3 = Claim(
     id="C3",
-    source="Fig. 1(b)",
+    source="Figure 1(b)",
     study="generalizability",
     statement="The best learning rate grows about with the square root of the batch size.",
     paper="roughly sqrt(B) over B = 1K to 8K, not always",
@@ -31,7 +31,7 @@ C3 = Claim(
 
 C4 = Claim(
     id="C4",
-    source="Fig. 1(b)",
+    source="Figure 1(b)",
     study="generalizability",
     statement="Large batches are less accurate than the small one at their best rates, the more so the larger.",
     paper="the gap to B=32 grows from 1K to 8K",
@@ -40,7 +40,7 @@ C4 = Claim(
 
 C16 = Claim(
     id="C16",
-    source="Fig. 7",
+    source="Figure 7",
     study="batch_sizes",
     statement="Accuracy falls as the batch grows, and ScaLA stays above LAMB and the baseline at every large batch.",
     paper="at 8K: 84.4 / 83.9 / 83.5 (MNLI), 92.6 / 91.7 / 91.3 (SST-2) for ScaLA / LAMB / baseline",

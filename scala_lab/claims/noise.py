@@ -25,7 +25,7 @@ SMALL_SHARE = 0.1
 
 C8 = Claim(
     id="C8",
-    source="Fig. 4",
+    source="Figure 4",
     study="perturbation_steps",
     statement="More than one ascent step costs linearly more and gains no accuracy.",
     paper="cost grows almost linearly with T; the best accuracy is at T=1 (QNLI)",
@@ -37,7 +37,7 @@ C8 = Claim(
 
 C17 = Claim(
     id="C17",
-    source="Fig. 8",
+    source="Figure 8",
     study="switch_point",
     statement="Noise from the start gains little, noise from a middle t_s on gains most, noise too late loses again.",
     paper="accuracy rises with t_s and falls when it is late (MNLI, SST-2)",
