@@ -68,11 +68,12 @@ class FreeLBStep:
                 correct = correct_answers(logits_BC, batch.labels, batch.regression)
             if k + 1 < self.adv_passes:
                 assert delta_BLD.grad is not None
-                g_BLD = delta_BLD.grad * (self.adv_passes / batch.share)
-                finite_B = torch.isfinite(g_BLD).flatten(1).all(1)
-                usable_B = usable_B & finite_B
-                g_BLD = torch.where(finite_B.view(-1, 1, 1), g_BLD, 0.0)
-                delta_BLD = self._ascend(delta_BLD.detach(), g_BLD)
+                with now.clock.phase("backward"):
+                    g_BLD = delta_BLD.grad * (self.adv_passes / batch.share)
+                    finite_B = torch.isfinite(g_BLD).flatten(1).all(1)
+                    usable_B = usable_B & finite_B
+                    g_BLD = torch.where(finite_B.view(-1, 1, 1), g_BLD, 0.0)
+                    delta_BLD = self._ascend(delta_BLD.detach(), g_BLD)
         assert correct is not None
         return statistics(loss=loss, correct=correct, noised=usable_B.sum(), skipped=(~usable_B).sum())
 

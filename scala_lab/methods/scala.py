@@ -103,13 +103,16 @@ class ScalaStep:
             return torch.zeros_like(e_BLD), usable_B
         size = self.omega if self.noise == "gaussian" else self.sigma
         _, length, width = e_BLD.shape
-        delta_BLD = normal_noise(now.seed, now.step, batch.samples, length, width, e_BLD.dtype) * size * batch.mask_BL1
+        with now.clock.phase("inner forward" if self.noise == "pga" else "adversarial forward"):
+            delta_BLD = normal_noise(now.seed, now.step, batch.samples, length, width, e_BLD.dtype)
+            delta_BLD = delta_BLD * size * batch.mask_BL1
         if self.noise == "gaussian":
             return delta_BLD, usable_B
         for t in range(self.pga_steps):
             g_BLD = self._inner_gradient(encoder, batch, e_BLD, gamma_BC, delta_BLD, now, t)
-            usable_B = usable_B & torch.isfinite(g_BLD).flatten(1).all(1)
-            delta_BLD = self._ascend(delta_BLD, _keep(g_BLD, usable_B), batch)
+            with now.clock.phase("inner backward"):
+                usable_B = usable_B & torch.isfinite(g_BLD).flatten(1).all(1)
+                delta_BLD = self._ascend(delta_BLD, _keep(g_BLD, usable_B), batch)
         return _keep(delta_BLD, usable_B), usable_B
 
     def _inner_gradient(

@@ -119,10 +119,13 @@ class Training:
 
     def accumulate(self, step: int) -> np.ndarray:
         """Leave the step's mean gradient over all workers in the parameters; returns the rows of the global batch."""
-        global_batch = self.plan.global_batch(step)
-        self.gradient.clear()
+        with self.clock.phase("data"):
+            global_batch = self.plan.global_batch(step)
+            micro_batches = self.plan.deal(global_batch, self.world.rank)
+        with self.clock.phase("optimizer"):
+            self.gradient.clear()
         epoch, settled = step / self.plan.steps_per_epoch, self.settling is not None and self.settling.settled
-        for index, rows in enumerate(self.plan.deal(global_batch, self.world.rank)):
+        for index, rows in enumerate(micro_batches):
             with self.clock.phase("data"):
                 batch = self._micro_batch(rows, len(global_batch))
             part = index * self.world.size + self.world.rank
