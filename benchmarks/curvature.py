@@ -15,9 +15,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tyro
+from memory import peak_memory
 from peers import add_peers
 
 from scala_lab import RunSpec, train
@@ -157,7 +156,7 @@ def _record(answers: list[Any], op: Any) -> dict[str, Any]:
     }
 
 
-def peak_memory(checkpoint: Path, spec: RunSpec, options: Options, samples: int, of: str) -> int:
+def solver_memory(checkpoint: Path, spec: RunSpec, options: Options, samples: int, of: str) -> int:
     """Peak resident bytes of a fresh process: `scala-lab sharpness`, or an operator and a solver alone."""
     data = ["--task", spec.data.task, *(["--data-dir", str(spec.data.data_dir)] if spec.data.data_dir else [])]
     limits = ["--samples", str(samples), "--max-products", str(options.memory_products)]
@@ -167,14 +166,7 @@ def peak_memory(checkpoint: Path, spec: RunSpec, options: Options, samples: int,
     else:
         ask = json.dumps([str(checkpoint), spec.to_dict(), samples, options.memory_products, options.threads])
         command = [sys.executable, __file__, "--solve-only", ask]
-    with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode not in (0, 1):  # 1: not converged, as few products are asked for
-            output.seek(0)
-            raise RuntimeError(output.read().decode()[-2000:])
-    return used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return peak_memory(command, fine=(0, 1))  # 1: not converged, as few products are asked for
 
 
 def solve_only(ask: str) -> None:
@@ -194,7 +186,7 @@ def memory(checkpoint: Path, spec: RunSpec, options: Options) -> dict[str, Any]:
     found: dict[str, Any] = {}
     every_row = spec.override(train_samples=None)
     for of in ("operator", "command"):
-        peaks = {rows: peak_memory(checkpoint, every_row, options, rows, of) for rows in (1024, 8192)}
+        peaks = {rows: solver_memory(checkpoint, every_row, options, rows, of) for rows in (1024, 8192)}
         found[of] = {"peak_bytes": peaks, "ratio": peaks[8192] / peaks[1024]}
         print(f"  {of}: {peaks[1024] / 1e9:.2f} GB, {peaks[8192] / 1e9:.2f} GB", flush=True)
     return {**found, "products": options.memory_products, "ratio": max(entry["ratio"] for entry in found.values())}

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import tyro
+from memory import peak_memory
+from peers import add_peers
 
 from scala_lab import RunSpec
 from scala_lab.files import write_json
@@ -42,7 +43,7 @@ class Options:
     """Steps measured on each side."""
     batch_size: int = 1024
     """Rows of an optimizer step."""
-    peer_micro_batches: tuple[int, ...] = (16, 32, 64)
+    peer_micro_batches: tuple[int, ...] = (8, 16, 32, 64)
     """Micro-batch sizes tried for the peer."""
     memory: bool = True
     """Measure memory too."""
@@ -136,21 +137,20 @@ class PeerSide:
         return seconds[1:]
 
 
-def peak_memory(options: Options, batch_size: int) -> int:
+def training_memory(options: Options, batch_size: int) -> int:
     """Peak bytes of a fresh process that trains one epoch."""
+    spec = our_spec(options, epochs=1).override(batch_size=batch_size)
+    code = (
+        "import json, sys; from scala_lab import RunSpec, train;"
+        "train(RunSpec.from_dict(json.loads(sys.argv[1])), sys.argv[2])"
+    )
     with tempfile.TemporaryDirectory() as folder:
-        spec = our_spec(options, epochs=1).override(batch_size=batch_size)
-        code = (
-            "import json, sys; from scala_lab import RunSpec, train;"
-            "spec = RunSpec.from_dict(json.loads(sys.argv[1]));"
-            "print(train(spec, sys.argv[2]).record['peak_memory_bytes'])"
-        )
-        command = [sys.executable, "-c", code, json.dumps(spec.to_dict()), f"{folder}/run"]
-        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+        return peak_memory([sys.executable, "-c", code, json.dumps(spec.to_dict()), f"{folder}/run"])
 
 
 def main(options: Options) -> None:
     """Measure, print and write benchmarks/results/training.json."""
+    add_peers()  # before transformers is imported, which looks for them then
     import torch
 
     torch.set_num_threads(options.threads)
@@ -177,7 +177,7 @@ def main(options: Options) -> None:
         "ratio": statistics.median(peer_seconds) / statistics.median(our_seconds),
     }
     if options.memory:
-        result["peak_memory_bytes"] = {str(batch): peak_memory(options, batch) for batch in (1024, 8192)}
+        result["peak_memory_bytes"] = {str(batch): training_memory(options, batch) for batch in (1024, 8192)}
         result["memory_ratio"] = result["peak_memory_bytes"]["8192"] / result["peak_memory_bytes"]["1024"]
     print(json.dumps(result, indent=2))
     write_json(RESULTS / "training.json", result)

@@ -8,6 +8,7 @@ import platform
 import resource
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from scala_lab.version import PACKAGE_PARENT, VERSION
@@ -39,6 +40,11 @@ def peak_memory_bytes() -> int:
 
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
+    try:  # Linux's getrusage would count the memory of the process that started this one
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        pass
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

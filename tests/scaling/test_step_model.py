@@ -1,70 +1,95 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from scala_lab.scaling.measurements import paper_projection
-from scala_lab.scaling.paper_times import PLACES, SECONDS, TASKS, step_seconds
-from scala_lab.scaling.step_model import Observation, StepModel, fit_step_model
+from scala_lab.batches import BatchPlan
+from scala_lab.scaling.links import FREE, Link, Network
+from scala_lab.scaling.step_model import (
+    Compute,
+    Load,
+    StepModel,
+    Workload,
+    best_workers,
+    epoch_seconds,
+    even_load,
+    fit_compute,
+    planned_load,
+)
 
-TRUE = StepModel({"a": 0.01, "b": 0.03}, overhead=0.05, exchange=0.2, optimizer=0.02, noise=0.4)
-
-
-def observed(model):
-    places = [
-        Observation(task, workers, batch, lamb, noise)
-        for task in ("a", "b")
-        for workers, batch in ((1, 32), (4, 32), (32, 32), (32, 1024))
-        for lamb, noise in ((False, False), (True, False), (True, True))
-    ]
-    return [replace(place, seconds=model.seconds(place)) for place in places]
+PLAIN = Compute(per_step=2e-3, per_micro_batch=1e-3, per_row=1e-4, per_token=2e-5, per_square=1e-7)
+NOISE = Compute(4e-3, 3e-3, 2e-4, 6e-5, 2e-7)
+MODEL = StepModel(
+    PLAIN,
+    NOISE,
+    update={"adamw": 1e-3, "lamb": 2e-3},
+    gradient_bytes=4e6,
+    network=Network(Link(1e-5, 1e9), Link(1e-4, 1e8), per_host=4),
+    crowding=1.1,
+)
+WORK = Workload(rows=100_000, length=20.0, micro_batch=64, optimizer="adamw")
+NUMBERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 def test_fit_finds_the_constants_that_made_the_times():
-    found = fit_step_model(observed(TRUE))
-    assert found.sample == pytest.approx(TRUE.sample)
-    for name in ("overhead", "exchange", "optimizer", "noise"):
-        assert getattr(found, name) == pytest.approx(getattr(TRUE, name))
+    shapes = ((2, 12, 2), (8, 12, 8), (64, 12, 64), (64, 12, 16), (16, 40, 16), (48, 40, 48), (1, 90, 1))
+    loads = [even_load(rows, 1, most, length) for rows, length, most in shapes]
+    found = fit_compute(loads, [PLAIN.seconds(load) for load in loads])
+    for name in ("per_step", "per_micro_batch", "per_row", "per_token", "per_square"):
+        assert getattr(found, name) == pytest.approx(getattr(PLAIN, name))
 
 
-def test_one_wrong_cell_among_many_shows_in_its_residual():
-    seen = observed(TRUE)
-    place = next(number for number, cell in enumerate(seen) if cell.workers == 32 and cell.batch_size == 1024)
-    wrong = [replace(cell, seconds=3 * cell.seconds) if number == place else cell for number, cell in enumerate(seen)]
-    found = fit_step_model(wrong)
-    ratios = [found.seconds(cell) / cell.seconds for cell in wrong]
-    assert min(ratios) == ratios[place]
-    assert ratios[place] < 0.6
+def test_a_plan_s_load_is_that_of_its_padded_micro_batches():
+    plan = BatchPlan(np.array([9, 7, 7, 5, 3, 2]), batch_size=6, micro_batch=2, workers=2)
+    # rows are dealt in turn, longest first: 9 7 3 to the first worker, cut into (9 7) and (3) or (9) and (7 3)
+    load = planned_load(plan, plan.global_batch(0))
+    assert (load.rows, load.micro_batches) == (3, 2)
+    assert load.tokens == sum(len(rows) * plan.lengths[rows].max() for rows in plan.deal(plan.global_batch(0), 0))
+    assert load.squares == sum(len(rows) * plan.lengths[rows].max() ** 2 for rows in plan.deal(plan.global_batch(0), 0))
 
 
-def test_limits():
-    free = replace(TRUE, exchange=0.0, overhead=0.0)
-    one = free.seconds(Observation("a", 1, 1024))
-    assert free.seconds(Observation("a", 64, 1024)) == pytest.approx(one / 64)
-    # with ever larger batches the exchange is nothing beside the samples
-    huge = [TRUE.seconds(Observation("a", workers, 10**9)) for workers in (1, 32)]
-    assert huge[0] / huge[1] == pytest.approx(32, rel=1e-5)
-    # with one sample per worker, communication bounds what more workers gain
-    assert TRUE.seconds(Observation("a", 32, 32)) > TRUE.exchange * 31 / 32
+def test_a_step_is_the_sum_of_its_parts():
+    load = Load(2, 100, 3000, 90_000)
+    own = PLAIN.seconds(load)
+    assert MODEL.step_seconds(load, 1, "adamw") == pytest.approx(own + 1e-3)
+    exchange = MODEL.network.all_reduce(4e6, 8)
+    assert MODEL.step_seconds(load, 8, "lamb") == pytest.approx(1.1 * own + 2e-3 + exchange)
+    assert MODEL.without_communication(load, 8, "lamb") == pytest.approx(1.1 * own + 2e-3)
+    # a delay of five sixths: one step in six has noise
+    mixed = MODEL.step_seconds(load, 1, "adamw", noise=1 / 6)
+    assert mixed == pytest.approx(5 / 6 * own + NOISE.seconds(load) / 6 + 1e-3)
 
 
-def test_reported_times_are_complete_and_their_fit_names_the_cells_that_no_model_explains():
-    for model, rows in SECONDS.items():
-        assert set(rows) == set(PLACES)
-        assert all(len(step_seconds(model, row)) == len(TASKS) for row in rows)
-    found = paper_projection([], model="BERT-base", workers=[1, 32, 64])
-    ratios = {
-        (row, task): fitted / reported
-        for row, task, fitted, reported in zip(
-            found["row"], found["task"], found["fitted"], found["reported"], strict=True
-        )
-    }
-    # larger BERT than RoBERTa times on one task: a model that explains the rest cannot explain them
-    assert {key for key, ratio in ratios.items() if ratio < 2 / 3 or ratio > 3 / 2} == {
-        ("baseline B=1K", "QQP"),
-        ("LAMB B=1K", "QQP"),
-        ("ScaLA B=1K", "QQP"),
-    }
-    assert found["projected_32"][2] is None
-    assert found["projected_1024"] == sorted(found["projected_1024"], reverse=True)
+def test_without_cost_of_communication_or_of_steps_scaling_is_perfect():
+    free = replace(MODEL, plain=Compute(0, 0, 1e-4, 2e-5), update={"adamw": 0.0}, crowding=1.0)
+    free = replace(free, network=Network(FREE, FREE, 4))
+    alone = epoch_seconds(free, WORK, 1024, 1)
+    for workers in NUMBERS:
+        assert epoch_seconds(free, WORK, 1024, workers) == pytest.approx(alone / workers)
+
+
+def test_with_ever_larger_batches_what_is_exchanged_is_nothing_beside_the_samples():
+    even = replace(MODEL, crowding=1.0)
+    gains = [
+        epoch_seconds(even, WORK, size, 1) / epoch_seconds(even, WORK, size, 32) for size in (32, 1024, 1 << 24)
+    ]
+    assert gains == sorted(gains)
+    assert gains[0] < 2
+    assert gains[-1] == pytest.approx(32, rel=0.01)
+
+
+def test_communication_can_hide_behind_the_backward_pass_but_not_below_nothing():
+    load = Load(16, 1024, 20_000)
+    hidden = replace(MODEL, overlap=1.0)
+    assert hidden.step_seconds(load, 4, "adamw") == pytest.approx(hidden.without_communication(load, 4, "adamw"))
+    small = Load(1, 1, 20)
+    assert hidden.step_seconds(small, 4, "adamw") > hidden.without_communication(small, 4, "adamw")
+
+
+def test_best_number_of_workers_grows_with_the_batch():
+    few, many = (best_workers(MODEL, WORK, size, NUMBERS) for size in (32, 1024))
+    assert few < many
+    assert math.isnan(epoch_seconds(MODEL, WORK, 32, 64))
