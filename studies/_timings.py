@@ -1,10 +1,13 @@
-"""Short runs that only time is asked of: the first steps of a method, with noise from the first one."""
+"""Short runs that only time is asked of: the first steps of methods, with noise from the first one, in turns."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from scala_lab.runs.measurement import Measurement
+from scala_lab.scaling.calibration import WITHIN
 from scala_lab.spec import RunSpec
 from scala_lab.study import Cell
 from scala_lab.study.rows import Row
@@ -16,6 +19,33 @@ if TYPE_CHECKING:
     from scala_lab.study.profiles import Profile
 
 STEPS, WARMUP = 6, 2
+RATES = ("1gbit", "200mbit")
+"""Links between two hosts that are measured where hosts can be had on one machine."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where steps are timed.
+
+    Attributes:
+        workers: Processes.
+        rate: Of the link between two hosts; None for one host.
+    """
+
+    workers: int
+    rate: str | None = None
+
+    @property
+    def link(self) -> str:
+        """What the workers talk over."""
+        return self.rate or WITHIN
+
+
+def places(profile: Profile, rates: Sequence[str] = RATES) -> list[Place]:
+    """Every number of workers of the profile on one host, and two workers on two hosts, unless GPUs are asked for."""
+    here = [Place(workers) for workers in profile.workers]
+    apart = profile.settings.get("device") != "cuda" and max(profile.workers) >= 2
+    return here + [Place(2, rate) for rate in rates if apart]
 
 
 def first_steps(profile: Profile, row: Row, task: str, batch_size: int) -> RunSpec:
@@ -25,21 +55,47 @@ def first_steps(profile: Profile, row: Row, task: str, batch_size: int) -> RunSp
     return profile.spec(task, row.recipe, batch_size, rate, seed=profile.seeds[0], **overrides)
 
 
-def step_cell(profile: Profile, row: Row, task: str, batch_size: int, workers: int) -> Cell:
-    """The time of a step with some number of workers."""
-    spec = first_steps(profile, row, task, batch_size)
-    threads = workers * (profile.settings.get("threads") or 1)
-    settings = {"workers": workers, "steps": STEPS, "warmup": WARMUP, "threads": threads}
-    measurement = Measurement("scala_lab.scaling.measurements:step_time", (spec,), settings, alone=True)
-    return Cell(measurement, task=task, method=row.method, batch_size=batch_size, workers=workers)
+def step_cell(profile: Profile, rows: Sequence[tuple[Row, int]], task: str, place: Place) -> Cell:
+    """The times of steps of several methods, each at its batch size, at one place."""
+    fitting = [(row, batch_size) for row, batch_size in rows if place.workers <= batch_size]
+    specs = tuple(first_steps(profile, row, task, batch_size) for row, batch_size in fitting)
+    threads = place.workers * (profile.settings.get("threads") or 1)
+    settings: dict[str, Any] = {"names": [row.method for row, _ in fitting], "workers": place.workers}
+    settings |= {"steps": STEPS, "warmup": WARMUP, "threads": threads, "rate": place.rate}
+    measurement = Measurement("scala_lab.scaling.measurements:step_times", specs, settings, alone=True)
+    sizes = {row.method: batch_size for row, batch_size in fitting}
+    return Cell(measurement, task=task, workers=place.workers, link=place.link, sizes=sizes)
 
 
-def step_rows(cell: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row per timed step: seconds of the step, and without communication."""
-    return [
-        {"step": step, "seconds": seconds, "without": max(seconds - cell["all_reduce_seconds"], 0.0)}
-        for step, seconds in enumerate(cell["step_seconds_of"])
-    ]
+def step_rows(done: pd.DataFrame) -> pd.DataFrame:
+    """One row per place, method and step: seconds with and without communication, and what was done in them."""
+    import pandas as pd
+
+    rows = []
+    for cell in measured(done).to_dict("records"):
+        for label, batch_size in cell["sizes"].items():
+            for step, seconds in enumerate(cell[f"{label}:step"]):
+                rows.append(
+                    {"label": label, "B": batch_size, "workers": cell["workers"], "link": cell["link"], "step": step}
+                    | {"seconds": seconds, "without": cell[f"{label}:without"][step]}
+                    | {name: cell[f"{label}:{name}"][step] for name in ("samples", "tokens", "flops", "all-reduce")}
+                    | {"steps_per_epoch": cell[f"{label}:steps_per_epoch"], "matmul_rate": cell["matmul_rate"]}
+                )
+    names = ["label", "B", "workers", "link", "step", "seconds", "without", "samples", "tokens", "flops", "all-reduce"]
+    return pd.DataFrame(rows, columns=[*names, "steps_per_epoch", "matmul_rate"])
+
+
+def measured(done: pd.DataFrame) -> pd.DataFrame:
+    """Cells but those of places that this machine cannot have."""
+    return done[done["lack"].isna()] if "lack" in done else done
+
+
+def lacking(done: pd.DataFrame) -> list[str]:
+    """A note on places that could not be measured."""
+    missing = done[~done["lack"].isna()] if "lack" in done else done.iloc[:0]
+    if missing.empty:
+        return []
+    return [f"Not measured over {', '.join(missing['link'])}: {missing['lack'].iloc[0]}."]
 
 
 def medians(rows: pd.DataFrame, by: list[str], value: str) -> pd.DataFrame:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from scala_lab.claims.scaling import NO_DELAY, SCALA, c14
 from scala_lab.methods.recipes import find_recipe
+from scala_lab.scaling.calibration import WITHIN
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
 from scala_lab.study.rows import BASELINE, LAMB, WITHOUT_DELAY
-from studies._timings import STEPS, WARMUP, medians, step_cell, step_rows
+from studies._timings import STEPS, WARMUP, lacking, measured, medians, places, step_cell, step_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,23 +17,20 @@ if TYPE_CHECKING:
     from scala_lab.study.profiles import Profile
 
 SMALL = "small batch"
+RATES = ("200mbit",)
+"""One link between hosts is enough to see what it does to each method."""
 
 
 def cells(profile: Profile) -> list[Cell]:
     """Steps of four kinds; ScaLA with its delay is made of LAMB's steps and steps with noise."""
     large = profile.large_batch
-    places = (
+    rows = (
         (BASELINE.named(SMALL), profile.small_batch),
         (BASELINE, large),
         (LAMB, large),
         (WITHOUT_DELAY.named(NO_DELAY), large),
     )
-    return [
-        step_cell(profile, row, profile.pair[1], batch_size, workers)
-        for row, batch_size in places
-        for workers in profile.workers
-        if workers <= batch_size
-    ]
+    return [step_cell(profile, rows, profile.pair[1], place) for place in places(profile, RATES)]
 
 
 def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
@@ -40,10 +38,11 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     from scala_lab.report.timing_figures import worker_lines
 
     done = frame[frame["status"] == "finished"]
-    if done.empty:
+    if measured(done).empty:
         return Findings()
     epochs = int(profile.settings["epochs"])
-    rows = run_rows(done, epochs)
+    everywhere = run_rows(done, epochs)
+    rows = everywhere[everywhere["link"] == WITHIN]
     lines = medians(rows, ["label", "workers"], "seconds")
     named = lines.assign(label=[_title(label, profile) for label in lines["label"]])
     delay = find_recipe("scala").option_values()["delay"]
@@ -51,9 +50,14 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
         f"Medians of {STEPS} steps after {WARMUP} of warm-up, times the steps of {epochs} epochs; "
         f"{done['task'].iloc[0]}, one process per worker on this machine.",
         f"ScaLA: LAMB's steps for {delay:g} of {epochs} epochs, then steps with noise.",
+        *lacking(done),
     ]
-    table = lines.pivot_table("value", "label", "workers", sort=False)
-    table.columns = [f"P = {count:g}" for count in table.columns]
+    titles = [
+        f"P = {workers:g}" + ("" if link == WITHIN else f", 2 hosts, {link}")
+        for workers, link in zip(everywhere["workers"], everywhere["link"], strict=True)
+    ]
+    table = medians(everywhere.assign(place=titles), ["label", "place"], "seconds")
+    table = table.pivot_table("value", "label", "place", sort=False)
     return Findings(
         tables=[Tabulation("", table, "Figure 5: seconds per run over workers.", notes)],
         figures=[
@@ -72,15 +76,11 @@ def run_rows(done: pd.DataFrame, epochs: int) -> pd.DataFrame:
     """One row per line, number of workers and step: seconds of a run at that step's pace."""
     import pandas as pd
 
-    rows = [
-        {"label": cell["method"], "workers": cell["workers"], "step": row["step"]}
-        | {"seconds": row["seconds"] * cell["steps_per_epoch"] * epochs}
-        for cell in done.to_dict("records")
-        for row in step_rows(cell)
-    ]
-    found = pd.DataFrame(rows, columns=["label", "workers", "step", "seconds"])
+    steps = step_rows(done)
+    found = steps[["label", "workers", "link", "step"]].copy()
+    found["seconds"] = steps["seconds"] * steps["steps_per_epoch"] * epochs
     share = min(find_recipe("scala").option_values()["delay"] / epochs, 1.0)
-    keys = ["workers", "step"]
+    keys = ["workers", "link", "step"]
     plain = found[found["label"] == LAMB.method].set_index(keys)["seconds"]
     noisy = found[found["label"] == NO_DELAY].set_index(keys)["seconds"]
     mixed = (share * plain + (1 - share) * noisy).dropna().reset_index().assign(label=SCALA)

@@ -5,97 +5,146 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scala_lab.claims.scaling import LARGE, SMALL, c1, c2
+from scala_lab.scaling.calibration import WITHIN
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
 from scala_lab.study.rows import BASELINE
-from studies._timings import STEPS, WARMUP, medians, step_cell, step_rows
+from studies._timings import STEPS, WARMUP, lacking, measured, medians, places, step_cell, step_rows
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from scala_lab.study.profiles import Profile
 
+PLACE = ["label", "B", "workers", "link"]
+
 
 def cells(profile: Profile) -> list[Cell]:
-    """The baseline at both batch sizes, for every number of workers of the profile."""
-    return [
-        step_cell(profile, BASELINE.named(label), profile.pair[0], batch_size, workers)
-        for label, batch_size in ((SMALL, profile.small_batch), (LARGE, profile.large_batch))
-        for workers in profile.workers
-        if workers <= batch_size
-    ]
+    """The baseline at both batch sizes, for every number of workers of the profile, and across two hosts."""
+    rows = [(BASELINE.named(SMALL), profile.small_batch), (BASELINE.named(LARGE), profile.large_batch)]
+    return [step_cell(profile, rows, profile.pair[0], place) for place in places(profile)]
 
 
 def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
-    """Lines over workers with and without communication."""
-    from scala_lab.report.timing_figures import worker_lines
+    """Lines over workers with and without communication, and what communication adds on each kind of link."""
+    from scala_lab.report.timing_figures import exchange_bars, worker_lines
 
     done = frame[frame["status"] == "finished"]
-    if done.empty:
+    if measured(done).empty:
         return Findings()
-    rows = epoch_rows(done)
-    lines = figure_rows(rows, done)
+    steps = step_rows(done)
+    rows = epoch_rows(steps)
+    here = rows[rows["link"] == WITHIN]
     task = done["task"].iloc[0]
     notes = [
         f"Medians of {STEPS} steps after {WARMUP} of warm-up, times the steps of an epoch over the same rows; "
         f"{task}, one process per worker on this machine.",
-        "Without communication: the step less what the first worker spent in the all-reduce, which nothing overlaps.",
+        "Without communication: the same steps run again without the all-reduce, on the slowest worker, in turns with "
+        "those that have it. What is left is exposed communication; the trainer hides none of it.",
+        *_host_notes(done),
     ]
-    table = epoch_table(rows, done)
-    speedups = [
-        f"{label} {group['speedup'].iloc[-1]:.2f}x on {group['workers'].iloc[-1]:g} workers"
-        for label, group in table.groupby("batch", sort=False)
-    ]
+    table = epoch_table(rows)
     return Findings(
-        tables=[Tabulation("", table, "Figure 1(a): seconds per epoch over workers.", notes)],
+        tables=[
+            Tabulation("", table, "Figure 1(a): seconds per epoch over workers.", notes),
+            Tabulation("throughput", throughput_table(steps), "Throughput of the same steps.", [_FLOPS_NOTE]),
+        ],
         figures=[
             Drawing(
                 "",
-                worker_lines(lines, "Time per epoch over workers, with and without communication"),
+                worker_lines(figure_rows(here), "Time per epoch over workers, with and without communication"),
                 f"Figure 1(a): scalability on {task}.",
-            )
+            ),
+            Drawing(
+                "links",
+                exchange_bars(bar_rows(rows)),
+                "Figure 1(a): what communication adds to a step, by batch size and by what the workers talk over.",
+            ),
         ],
-        claims=[c1(rows), c2(rows)],
-        found=f"Speedup over one worker: {', '.join(speedups)}.",
+        claims=[c1(here), c2(here)],
+        found=_sentence(table),
     )
 
 
-def epoch_rows(done: pd.DataFrame) -> pd.DataFrame:
-    """One row per batch size, number of workers and step: seconds of an epoch at that step's pace."""
-    import pandas as pd
-
-    rows = [
-        {"label": cell["method"], "workers": cell["workers"], "step": row["step"]}
-        | {name: row[name] * cell["steps_per_epoch"] for name in ("seconds", "without")}
-        for cell in done.to_dict("records")
-        for row in step_rows(cell)
-    ]
-    return pd.DataFrame(rows, columns=["label", "workers", "step", "seconds", "without"])
+_FLOPS_NOTE = (
+    "FLOP/s of the model: its linear layers and attention over real tokens, a backward pass counted as two forward "
+    "ones; their share of what the same workers reach at the same time in products of large matrices."
+)
 
 
-def figure_rows(rows: pd.DataFrame, done: pd.DataFrame) -> pd.DataFrame:
+def _host_notes(done: pd.DataFrame) -> list[str]:
+    if set(measured(done)["link"]) <= {WITHIN}:
+        return lacking(done)
+    return ["Links with a rate join two hosts, which are network namespaces of this machine, shaped in each direction."]
+
+
+def epoch_rows(steps: pd.DataFrame) -> pd.DataFrame:
+    """One row per place, batch size and step: seconds of an epoch at that step's pace."""
+    rows = steps[[*PLACE, "step"]].copy()
+    for name in ("seconds", "without"):
+        rows[name] = steps[name] * steps["steps_per_epoch"]
+    return rows
+
+
+def figure_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """The four lines of the figure: both batch sizes, with and without communication."""
     import pandas as pd
 
-    sizes = done.drop_duplicates("method").set_index("method")["batch_size"]
     parts = []
     for value, suffix in (("seconds", ""), ("without", " (no communication)")):
-        part = medians(rows, ["label", "workers"], value)
-        parts.append(part.assign(label=[f"B = {sizes[label]}{suffix}" for label in part["label"]]))
+        part = medians(rows, PLACE, value)
+        parts.append(part.assign(label=[f"B = {size}{suffix}" for size in part["B"]]))
     return pd.concat(parts, ignore_index=True)
 
 
-def epoch_table(rows: pd.DataFrame, done: pd.DataFrame) -> pd.DataFrame:
-    """One row per batch size and number of workers."""
-    sizes = done.drop_duplicates("method").set_index("method")["batch_size"]
-    table = medians(rows, ["label", "workers"], "seconds").rename(columns={"value": "seconds per epoch"})
-    without = medians(rows, ["label", "workers"], "without")["value"]
-    table = table.assign(without=without, B=[sizes[label] for label in table["label"]])
-    first = table.groupby("label")["seconds per epoch"].transform("first")
-    table["speedup"] = first / table["seconds per epoch"]
-    table["efficiency"] = table["speedup"] / (table["workers"] / table.groupby("label")["workers"].transform("first"))
-    table = table.rename(columns={"label": "batch", "without": "without communication"})
-    kept = ["batch", "B", "workers", "seconds per epoch", "low", "high", "without communication"]
-    return table[[*kept, "speedup", "efficiency"]]
+def bar_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """A bar per batch size and place with several workers: computing and exposed communication, in shares."""
+    several = rows[rows["workers"] > 1]
+    whole, without = (medians(several, PLACE, value) for value in ("seconds", "without"))
+    labels = [
+        f"B = {bar['B']}, {bar['workers']} workers" + ("" if bar["link"] == WITHIN else f", 2 hosts, {bar['link']}")
+        for bar in whole.to_dict("records")
+    ]
+    exposed = (whole["value"] - without["value"]).clip(lower=0)
+    return whole.assign(label=labels, computing=without["value"], exposed=exposed).sort_values("B", kind="stable")
+
+
+def epoch_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row per batch size and place."""
+    table = medians(rows, PLACE, "seconds").rename(columns={"value": "seconds per epoch"})
+    table["without communication"] = medians(rows, PLACE, "without")["value"]
+    exposed = 1 - table["without communication"] / table["seconds per epoch"]
+    alone = table[table["workers"] == table["workers"].min()].set_index("label")["seconds per epoch"]
+    table["exposed share"] = exposed.clip(lower=0)
+    table["speedup"] = table["label"].map(alone) / table["seconds per epoch"]
+    table["efficiency"] = table["speedup"] / (table["workers"] / table["workers"].min())
+    table = table.rename(columns={"label": "batch"}).sort_values("B", kind="stable")
+    kept = ["batch", "B", "workers", "link", "seconds per epoch", "low", "high", "without communication"]
+    return table[[*kept, "exposed share", "speedup", "efficiency"]]
+
+
+def throughput_table(steps: pd.DataFrame) -> pd.DataFrame:
+    """Samples, tokens and operations per second at each place."""
+    rates = steps[PLACE].copy()
+    for name, unit in (("samples", 1.0), ("tokens", 1.0), ("flops", 1e9)):
+        rates[name] = steps[name] / steps["seconds"] / unit
+    rates["share of matmul"] = steps["flops"] / steps["seconds"] / steps["matmul_rate"]
+    names = {"samples": "samples/s", "tokens": "tokens/s", "flops": "GFLOP/s", "label": "batch"}
+    middle = rates.groupby(PLACE, sort=False)[["samples", "tokens", "flops", "share of matmul"]].median()
+    return middle.reset_index().rename(columns=names).sort_values("B", kind="stable")
+
+
+def _sentence(table: pd.DataFrame) -> str:
+    """Speedups within a host, and what each link costs."""
+    parts = []
+    for label, group in table.groupby("batch", sort=False):
+        here = group[group["link"] == WITHIN]
+        last = here.loc[here["workers"].idxmax()]
+        parts.append(f"{label} {last['speedup']:.2f}x on {last['workers']:g} workers")
+        parts += [
+            f"{row['speedup']:.2f}x on 2 hosts at {row['link']}"
+            for row in group[group["link"] != WITHIN].to_dict("records")
+        ]
+    return f"Speedup over one worker: {', '.join(parts)}."
 
 
 STUDY = Study(

@@ -49,6 +49,8 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
         "process, one worker, LAMB for all. A forward pass: the clean forward of a plain step.",
         "The inner backward here computes the gradient of the noise alone. The paper counts a full one: the claim's "
         "first part adds the inner forward to a plain step's backward.",
+        f"Phases sum to {100 * counted_share(rows):.1f}% of a step or more. One worker does not communicate; what "
+        "communication adds is in the study of scalability.",
         *_sharing(profile, float(done["cpu_share"].iloc[0])),
     ]
     from scala_lab.report.timing_figures import phase_bars
@@ -81,6 +83,13 @@ def phase_rows(done: pd.DataFrame) -> pd.DataFrame:
         for step, value in enumerate(values)
     ]
     return pd.DataFrame(rows, columns=["method", "phase", "step", "seconds"])
+
+
+def counted_share(rows: pd.DataFrame) -> float:
+    """What of a step its phases account for: the median over steps, of the method that has least."""
+    phases = rows[rows["phase"] != STEP].groupby(["method", "step"])["seconds"].sum()
+    whole = rows[rows["phase"] == STEP].set_index(["method", "step"])["seconds"]
+    return float((phases / whole).groupby("method").median().min())
 
 
 def in_forward_passes(rows: pd.DataFrame) -> pd.DataFrame:

@@ -65,6 +65,48 @@ def phase_bars(
     return figure
 
 
+def exchange_bars(frame: pd.DataFrame, title: str = "What communication adds to a step") -> Figure:
+    """One bar per place, its parts in percent of the step: computing, and the communication that nothing hides.
+
+    Args:
+        frame: One row per place: label, computing, exposed; both in the same unit.
+        title: Over the figure.
+    """
+    _require(frame, "label", "computing", "exposed")
+    whole = (frame["computing"] + frame["exposed"]).to_numpy()
+    with styled():
+        figure = new_figure(7.2, 1.7 + 0.42 * len(frame))
+        axes = figure.subplots()
+        left = np.zeros(len(frame))
+        for number, (name, label) in enumerate((("computing", "computing"), ("exposed", "exposed communication"))):
+            widths = 100 * frame[name].to_numpy() / whole
+            axes.barh(
+                np.arange(len(frame)),
+                widths,
+                0.62,
+                left=left,
+                color=FILLS[number],
+                hatch=HATCHES[number],
+                edgecolor="black",
+                linewidth=0.8,
+                label=label,
+            )
+            left += widths
+        for place, share in enumerate(100 * frame["exposed"].to_numpy() / whole):
+            axes.annotate(f"{share:.0f}%", (100, place), xytext=(5, 0), textcoords="offset points", va="center")
+        axes.set_yticks(range(len(frame)), list(frame["label"]))
+        axes.set_ylim(len(frame) - 0.4, -0.6)
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlim(0, 112)
+        axes.set_xticks(range(0, 101, 20))
+        axes.grid(axis="x")
+        axes.set_axisbelow(True)
+        axes.set_xlabel("share of a step (%)")
+        axes.set_title(title)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    return figure
+
+
 def worker_lines(
     frame: pd.DataFrame, title: str, y_label: str = "seconds per epoch", x_label: str = "workers"
 ) -> Figure:

@@ -77,6 +77,7 @@ class Hosts:
         variables = {name: value for name, value in os.environ.items() if name != LAUNCHER}
         variables |= {"OMP_NUM_THREADS": str(machine.threads or 1), **environment}
         variables |= {"GLOO_SOCKET_IFNAME": INTERFACE, "NCCL_SOCKET_IFNAME": INTERFACE}
+        variables.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else it complains that addresses here have no names
         torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={count}"]
         torchrun += [f"--nproc-per-node={machine.workers // count}", f"--master-addr={self.address(0)}"]
         return [

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from scala_lab.scaling.phases import phase_seconds
-from scala_lab.scaling.step_model import SHARED, Observation, fit_step_model
-from scala_lab.scaling.timed_run import timed_run
+from scala_lab.scaling.step_model import Load
+from scala_lab.scaling.timed_run import timed_runs
 
 if TYPE_CHECKING:
     from scala_lab.training.run_folder import RunResult
@@ -42,34 +42,70 @@ def phases(
     return {**lists, "cpu_share": share}
 
 
-def step_time(runs: Sequence[RunResult], *, workers: int, steps: int, warmup: int, threads: int = 1) -> dict[str, Any]:
-    """Seconds of a step with some number of workers.
+def step_times(
+    runs: Sequence[RunResult],
+    *,
+    names: Sequence[str],
+    workers: int,
+    steps: int,
+    warmup: int,
+    rate: str | None = None,
+    threads: int = 1,
+) -> dict[str, Any]:
+    """Seconds of steps with some number of workers, on one host or on two; runs in turns.
 
     Args:
-        runs: The run whose spec is timed.
+        runs: Their specs are timed.
+        names: What they are called.
         workers: Processes.
         steps: Steps that are kept.
         warmup: Steps before them that are not.
+        rate: Of the link between two hosts on this machine; None for one host.
         threads: Cores that this keeps busy.
 
     Returns:
-        `step_seconds` (median), `slow_seconds` and `fast_seconds` (quartiles), `step_seconds_of` (each step),
-        `all_reduce_seconds` (mean), `steps_per_epoch`.
+        By `name:what` lists over steps: `step` and `without` (communication) in seconds, every phase, `samples`,
+        `tokens`, `flops`, and the first worker's load as `load micro_batches` and its like; `name:steps_per_epoch`;
+        `gradient_bytes` and `matmul_rate`. Where this machine cannot have two hosts, only `lack`: the reason.
     """
-    timed = timed_run(runs[0].spec, workers, steps, warmup)
-    fast, middle, slow = np.quantile(timed.step_seconds, [0.25, 0.5, 0.75]).tolist()
-    return {
-        "step_seconds": middle,
-        "fast_seconds": fast,
-        "slow_seconds": slow,
-        "step_seconds_of": timed.step_seconds,
-        "all_reduce_seconds": timed.all_reduce_seconds,
-        "steps_per_epoch": timed.steps_per_epoch,
-    }
+    from scala_lab.scaling.hosts import open_hosts, why_not
+
+    lack = None if rate is None else why_not()
+    if lack is not None:
+        return {"lack": lack}
+    specs = {name: run.spec for name, run in zip(names, runs, strict=True)}
+    with nullcontext() if rate is None else open_hosts(2, rate) as places:
+        found = timed_runs(specs, workers, steps, warmup, places)
+    result: dict[str, Any] = {}
+    for name, timed in found.items():
+        lists = {"step": timed.step_seconds, "without": timed.without_seconds, **timed.phases}
+        lists |= {"samples": timed.samples, "tokens": timed.tokens, "flops": timed.flops}
+        lists |= {f"load {each.name}": [getattr(load, each.name) for load in timed.loads] for each in fields(Load)}
+        result |= {f"{name}:{what}": values for what, values in lists.items()}
+        result[f"{name}:steps_per_epoch"] = timed.steps_per_epoch
+        result |= {"gradient_bytes": timed.gradient_bytes, "matmul_rate": timed.matmul_rate}
+    return result
+
+
+def calibration(runs: Sequence[RunResult], *, rates: Sequence[str], threads: int = 1) -> dict[str, Any]:
+    """Constants of this machine's time; see `scala_lab.scaling.calibration`.
+
+    Args:
+        runs: The run whose model, task and threads are meant.
+        rates: Links between two hosts to measure as well, where this machine can have hosts.
+        threads: Cores that this keeps busy.
+
+    Returns:
+        The calibration's own values, links without limit having none (None) for bandwidth.
+    """
+    from scala_lab.scaling.calibration import calibrate
+    from scala_lab.scaling.hosts import why_not
+
+    return calibrate(runs[0].spec, rates if why_not() is None else ()).to_dict()
 
 
 def paper_projection(runs: Sequence[RunResult], *, model: str, workers: Sequence[int]) -> dict[str, Any]:
-    """Fit the paper's reported times of one model, and project them to other numbers of workers.
+    """Fit the paper's reported times of one model on two tasks, predict all four, and project to more workers.
 
     Args:
         runs: None are needed.
@@ -77,32 +113,33 @@ def paper_projection(runs: Sequence[RunResult], *, model: str, workers: Sequence
         workers: Numbers to project to.
 
     Returns:
-        For each reported cell `row`, `task`, `reported` and `fitted` (seconds of a step); the constants by name; and
-        `projected_B` for B = 32 and 1024, seconds of an epoch of MNLI for each of `workers`, nan (as None) where a
-        worker would be without samples.
+        For each reported cell `row`, `task`, `reported` and `fitted` (seconds of a step) and `used` (1 where the fit
+        saw it); the constants by name; and `projected_B` for B = 32 and 1024, seconds of an epoch of MNLI for each of
+        `workers`, None where a worker would be without samples.
     """
-    from scala_lab.scaling.paper_times import PLACES, TASKS, step_seconds
+    from scala_lab.scaling.paper_fit import FITTED_ON, fit_paper, predict
 
-    seen, rows = [], []
-    for row, (count, batch_size) in PLACES.items():
-        for task, seconds in zip(TASKS, step_seconds(model, row), strict=True):
-            lamb, noise = row.startswith(("LAMB", "ScaLA")), row.startswith("ScaLA")
-            seen.append(Observation(task, count, batch_size, lamb, noise, seconds))
-            rows.append(row)
-    fitted = fit_step_model(seen)
+    fitted, cells = fit_paper(model)
+    link = fitted.network.within
     found: dict[str, Any] = {
-        "row": rows,
-        "task": [place.task for place in seen],
-        "reported": [place.seconds for place in seen],
-        "fitted": [fitted.seconds(place) for place in seen],
-        **{name: getattr(fitted, name) for name in SHARED},
-        **{f"sample_{task}": seconds for task, seconds in fitted.sample.items()},
+        "row": [cell.row for cell in cells],
+        "task": [cell.task for cell in cells],
+        "reported": [cell.reported for cell in cells],
+        "fitted": [cell.fitted for cell in cells],
+        "used": [int(cell.used) for cell in cells],
+        "step": fitted.plain.per_step,
+        "row of a batch": fitted.plain.per_row,
+        "token": fitted.plain.per_token,
+        "crowding": fitted.crowding,
+        "exchange": link.all_reduce(fitted.gradient_bytes, 32),
+        "LAMB": fitted.update["lamb"],
+        "noise": fitted.noise.per_token / fitted.plain.per_token,
         "projected_workers": list(workers),
     }
     for batch_size in (32, 1024):
         steps = -(-MNLI_ROWS // batch_size)
         found[f"projected_{batch_size}"] = [
-            steps * fitted.seconds(Observation(TASKS[0], count, batch_size)) if count <= batch_size else None
+            steps * predict(fitted, "baseline", FITTED_ON[0], count, batch_size) if count <= batch_size else None
             for count in workers
         ]
     return found

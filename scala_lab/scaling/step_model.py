@@ -1,104 +1,166 @@
-"""A small model of the time of a step, and its fit to measured or reported times.
+"""A small model of the time of a step: what a worker computes, what workers exchange, what the optimizer takes.
 
-    t(task, B, P) = a_task * B / P + overhead + (P > 1) * exchange * ring(P) + optimizer + noise * a_task * B / P
+    t = crowding * (per_step + per_micro_batch * k + per_row * rows + per_token * tokens + per_square * squares)
+        + update + exchange
 
-a_task is the time of one sample forward and backward, `overhead` what a step costs beside its samples, `exchange` an
-all-reduce among many workers, ring(P) = (P - 1) / P its share among P (a ring sends 2 (P - 1) / P of the gradient
-over every link), `optimizer` what LAMB takes beyond AdamW, `noise` what steps with noise add, as a mean over the run.
-All are at least 0. The fit is of relative errors, by nonnegative least squares.
+for the worker with most to do: its k micro-batches, their rows, tokens with padding, and squared padded lengths
+(attention). Steps with noise have constants of their own, a whole run is a mixture of both kinds by its
+delay. `exchange` is the all-reduce of `links.py` less what a backward pass hides of it; this project's trainer hides
+nothing. `crowding` is what computing slows down by when all cores of a host compute. Constants come from a
+calibration (`calibration.py`) or from reported times (`paper_fit.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-SHARED = ("overhead", "exchange", "optimizer", "noise")
+from scala_lab.batches import BatchPlan
+from scala_lab.scaling.links import Network
+
+BACKWARD = 2 / 3
+"""Share of a plain step's computing that is its backward pass, behind which communication can hide."""
 
 
 @dataclass(frozen=True)
-class Observation:
-    """The time of a step somewhere.
+class Load:
+    """What one worker computes in a step.
 
     Attributes:
-        task: Decides how long a sample takes.
-        workers: P.
-        batch_size: B.
-        lamb: Whether LAMB takes the step.
-        noise: Whether the run has steps with noise.
-        seconds: What was measured; nan for a prediction.
+        micro_batches: How many.
+        rows: In all of them.
+        tokens: With padding.
+        squares: Squared padded lengths, summed over rows.
     """
 
-    task: str
-    workers: int
-    batch_size: int
-    lamb: bool = False
-    noise: bool = False
-    seconds: float = float("nan")
+    micro_batches: float
+    rows: float
+    tokens: float
+    squares: float = 0.0
 
 
-def ring(workers: int) -> float:
-    """Share of a full exchange among so many workers; 0 for one."""
-    return (workers - 1) / workers
+def even_load(batch_size: int, workers: int, micro_batch: int, length: float) -> Load:
+    """Rows of one length, dealt evenly: the worker with most rows."""
+    rows = math.ceil(batch_size / workers)
+    return Load(math.ceil(rows / micro_batch), rows, rows * length, rows * length**2)
+
+
+def planned_load(plan: BatchPlan, global_batch: np.ndarray, rank: int = 0) -> Load:
+    """What a plan gives a worker; the first one has the longest rows."""
+    parts = [plan.lengths[rows] for rows in plan.deal(global_batch, rank)]
+    shapes = [(len(lengths), int(lengths.max())) for lengths in parts]
+    return Load(
+        micro_batches=len(shapes),
+        rows=sum(rows for rows, _ in shapes),
+        tokens=sum(rows * longest for rows, longest in shapes),
+        squares=sum(rows * longest**2 for rows, longest in shapes),
+    )
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Seconds of a worker's own work."""
+
+    per_step: float
+    per_micro_batch: float
+    per_row: float
+    per_token: float
+    per_square: float = 0.0
+
+    def seconds(self, load: Load) -> float:
+        """Seconds for a load."""
+        return (
+            self.per_step
+            + self.per_micro_batch * load.micro_batches
+            + self.per_row * load.rows
+            + self.per_token * load.tokens
+            + self.per_square * load.squares
+        )
+
+
+def fit_compute(loads: Sequence[Load], seconds: Sequence[float]) -> Compute:
+    """The constants, all at least 0, that explain timed loads with the least squared relative error."""
+    from scipy.optimize import nnls
+
+    rows = np.array([[1.0, load.micro_batches, load.rows, load.tokens, load.squares] for load in loads])
+    times = np.asarray(seconds)
+    found, _ = nnls(rows / times[:, None], np.ones(len(times)))
+    return Compute(*(float(value) for value in found))
 
 
 @dataclass(frozen=True)
 class StepModel:
-    """Fitted constants, in seconds.
+    """Everything that decides how long a step takes somewhere.
 
     Attributes:
-        sample: a_task by task.
-        overhead: Of a step.
-        exchange: Of an all-reduce among many.
-        optimizer: LAMB's, beyond AdamW's.
-        noise: Share of a sample's time that noise adds, over the whole run.
+        plain: Computing in a step without noise.
+        noise: Computing in a step with noise.
+        update: Seconds of the optimizer's part, by its name.
+        gradient_bytes: What workers exchange.
+        network: Over what.
+        crowding: What computing takes longer by, as a factor, when several workers of a host compute.
+        overlap: Share of the backward pass behind which communication hides.
     """
 
-    sample: dict[str, float]
-    overhead: float
-    exchange: float
-    optimizer: float
-    noise: float
+    plain: Compute
+    noise: Compute
+    update: Mapping[str, float]
+    gradient_bytes: float
+    network: Network
+    crowding: float = 1.0
+    overlap: float = 0.0
 
-    def seconds(self, place: Observation) -> float:
-        """Predicted time of a step."""
-        samples = place.batch_size / place.workers
-        return (
-            self.sample[place.task] * samples * (1 + self.noise * place.noise)
-            + self.overhead
-            + self.exchange * ring(place.workers)
-            + self.optimizer * place.lamb
-        )
+    def step_seconds(self, load: Load, workers: int, optimizer: str, *, noise: float = 0.0) -> float:
+        """Seconds of a step.
+
+        Args:
+            load: Of the worker with most to do.
+            workers: P.
+            optimizer: One of `update`.
+            noise: Share of steps with noise; the result is their mean with those without.
+        """
+        computing = self.without_communication(load, workers, optimizer, noise=noise)
+        exchange = self.network.all_reduce(self.gradient_bytes, workers)
+        hidden = self.overlap * BACKWARD * (computing - self.update[optimizer])
+        return computing + max(0.0, exchange - hidden)
+
+    def without_communication(self, load: Load, workers: int, optimizer: str, *, noise: float = 0.0) -> float:
+        """The same, were nothing to be sent."""
+        own = (1 - noise) * self.plain.seconds(load) + noise * self.noise.seconds(load)
+        return own * (self.crowding if workers > 1 else 1.0) + self.update[optimizer]
 
 
-def fit_step_model(observations: Sequence[Observation]) -> StepModel:
-    """The constants that explain the observations with the least squared relative error.
+@dataclass(frozen=True)
+class Workload:
+    """A task as a model of time sees it.
 
-    The noise multiplies a sample's time, which makes it a product of two constants; it is found in a second fit, on
-    what the first leaves of the observations with noise.
+    Attributes:
+        rows: Training rows.
+        length: Mean tokens of a row.
+        micro_batch: Most rows at once.
+        optimizer: One of the model's.
+        noise: Share of steps with noise.
     """
-    from scipy.optimize import nnls
 
-    plain = [seen for seen in observations if not seen.noise]
-    tasks = list(dict.fromkeys(seen.task for seen in plain))
-    rows = [
-        [seen.batch_size / seen.workers * (seen.task == task) for task in tasks]
-        + [1.0, ring(seen.workers), float(seen.lamb)]
-        for seen in plain
-    ]
-    seconds = np.array([seen.seconds for seen in plain])
-    found, _ = nnls(np.array(rows) / seconds[:, None], np.ones(len(rows)))
-    overhead, exchange, optimizer = (float(value) for value in found[len(tasks) :])
-    sample = {task: float(value) for task, value in zip(tasks, found, strict=False)}
-    model = StepModel(sample, overhead, exchange, optimizer, noise=0.0)
-    shares, rests = [], []
-    for seen in observations:
-        if seen.noise:
-            shares.append(model.sample[seen.task] * seen.batch_size / seen.workers / seen.seconds)
-            rests.append(1 - model.seconds(seen) / seen.seconds)
-    if not shares:
-        return model
-    noise, _ = nnls(np.array(shares)[:, None], np.array(rests))
-    return replace(model, noise=float(noise[0]))
+    rows: int
+    length: float
+    micro_batch: int
+    optimizer: str
+    noise: float = 0.0
+
+
+def epoch_seconds(model: StepModel, work: Workload, batch_size: int, workers: int) -> float:
+    """Seconds of a pass over all rows; nan where a worker would be without samples."""
+    if workers > batch_size:
+        return math.nan
+    load = even_load(batch_size, workers, work.micro_batch, work.length)
+    return math.ceil(work.rows / batch_size) * model.step_seconds(load, workers, work.optimizer, noise=work.noise)
+
+
+def best_workers(model: StepModel, work: Workload, batch_size: int, numbers: Iterable[int]) -> int:
+    """The number of workers with the shortest epoch; the smallest of equals."""
+    able = [number for number in numbers if number <= batch_size]
+    return min(able, key=lambda number: epoch_seconds(model, work, batch_size, number))

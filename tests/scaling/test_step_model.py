@@ -43,12 +43,9 @@ def test_fit_finds_the_constants_that_made_the_times():
 
 
 def test_a_plan_s_load_is_that_of_its_padded_micro_batches():
-    plan = BatchPlan(np.array([9, 7, 7, 5, 3, 2]), batch_size=6, micro_batch=2, workers=2)
-    # rows are dealt in turn, longest first: 9 7 3 to the first worker, cut into (9 7) and (3) or (9) and (7 3)
-    load = planned_load(plan, plan.global_batch(0))
-    assert (load.rows, load.micro_batches) == (3, 2)
-    assert load.tokens == sum(len(rows) * plan.lengths[rows].max() for rows in plan.deal(plan.global_batch(0), 0))
-    assert load.squares == sum(len(rows) * plan.lengths[rows].max() ** 2 for rows in plan.deal(plan.global_batch(0), 0))
+    plan = BatchPlan(np.array([9, 7, 7, 5, 3, 2]), batch_size=6, micro_batch=2, workers=2, part_cost=100)
+    # rows are dealt in turn, longest first: 9 7 3 to the first worker, padded to (9 9) and (3)
+    assert planned_load(plan, plan.global_batch(0)) == Load(2, 3, 9 + 9 + 3, 81 + 81 + 9)
 
 
 def test_a_step_is_the_sum_of_its_parts():
@@ -73,9 +70,7 @@ def test_without_cost_of_communication_or_of_steps_scaling_is_perfect():
 
 def test_with_ever_larger_batches_what_is_exchanged_is_nothing_beside_the_samples():
     even = replace(MODEL, crowding=1.0)
-    gains = [
-        epoch_seconds(even, WORK, size, 1) / epoch_seconds(even, WORK, size, 32) for size in (32, 1024, 1 << 24)
-    ]
+    gains = [epoch_seconds(even, WORK, size, 1) / epoch_seconds(even, WORK, size, 32) for size in (32, 1024, 1 << 24)]
     assert gains == sorted(gains)
     assert gains[0] < 2
     assert gains[-1] == pytest.approx(32, rel=0.01)

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import tempfile
-from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
 
+from scala_lab.scaling.flops import forward_flops
 from scala_lab.scaling.phases import phase_seconds
-from scala_lab.scaling.timed_run import timed_run
+from scala_lab.scaling.timed_run import timed_runs
+from scala_lab.scaling.timed_worker import TimedTraining
 from scala_lab.spec import RunSpec
+from scala_lab.training.world import World
 from tests.tiny import write_rows
 
 
@@ -46,13 +51,48 @@ def test_every_method_has_its_phases_and_they_fit_into_the_step(spec):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_timed_run_counts_its_steps_and_leaves_nothing_behind(spec, workers, tmp_path, monkeypatch):
+def test_timed_runs_count_their_steps_and_leave_nothing_behind(spec, workers, tmp_path, monkeypatch):
+    specs = {"plain": spec("lamb"), "noise": spec("scala", delay=0.0)}
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = set(tmp_path.iterdir())
-    found = timed_run(spec("lamb"), workers, steps=3, warmup=2)
-    assert len(found.step_seconds) == 3
-    assert all(seconds > found.all_reduce_seconds / 5 for seconds in found.step_seconds)
-    assert found.steps_per_epoch == 4  # 54 of 60 rows are trained on
-    assert found.all_reduce_seconds > 0
-    rows = {Path(tmp_path / "rows.csv")}
-    assert set(tmp_path.iterdir()) - before <= rows
+    found = timed_runs(specs, workers, steps=2, warmup=2)
+    assert set(tmp_path.iterdir()) == before
+    assert list(found) == ["plain", "noise"]
+    for timed in found.values():
+        assert timed.steps_per_epoch == 4  # 54 of 60 rows are trained on
+        assert timed.samples == [16, 6]  # the last two steps of the epoch
+        assert len(timed.step_seconds) == len(timed.without_seconds) == len(timed.loads) == 2
+        assert [load.rows for load in timed.loads] == [-(-size // workers) for size in timed.samples]
+        assert all(load.tokens >= tokens / workers for load, tokens in zip(timed.loads, timed.tokens, strict=True))
+        assert all(
+            0 < sum(parts) <= whole for whole, *parts in zip(timed.step_seconds, *timed.phases.values(), strict=True)
+        )
+        if workers == 1:
+            assert timed.exposed_seconds == [0, 0]
+    # the same rows: eight passes against three
+    ratios = [noise / plain for noise, plain in zip(found["noise"].flops, found["plain"].flops, strict=True)]
+    assert ratios == pytest.approx([8 / 3, 8 / 3])
+
+
+def test_workers_apart_do_not_exchange_and_those_together_do(spec):
+    class Counting(World):
+        sent = 0
+
+        def sum(self, buffer):
+            Counting.sent += 1
+
+    timed = TimedTraining(spec("lamb").resolved(), Counting(0, 1, torch.device("cpu")))
+    timed.step(0, apart=True)
+    assert Counting.sent == 0
+    timed.step(0, apart=False)
+    assert Counting.sent == 1
+
+
+def test_flops_are_those_of_the_layers(tiny_bert):
+    model = AutoModelForSequenceClassification.from_pretrained(tiny_bert)
+    width, inner, layers, labels = 16, 32, 2, 2
+    found = forward_flops(model)
+    assert found.per_token == 2 * layers * (4 * width**2 + 2 * width * inner)
+    assert found.per_row == 2 * (width**2 + width * labels)  # pooler and head see one token
+    assert found.per_square == 4 * layers * width
+    assert found.of(np.array([3, 5])) == 2 * found.per_row + 8 * found.per_token + 34 * found.per_square

@@ -4,26 +4,36 @@ import numpy as np
 import pytest
 
 from scala_lab.runs.records import Records
+from scala_lab.scaling.calibration import WITHIN, Calibration
+from scala_lab.scaling.links import Link
+from scala_lab.scaling.step_model import Compute
 from scala_lab.study.frame import frame_of
 from scala_lab.study.profiles import EMBEDDED, PAPER
 from studies import method_scalability, projection, scalability, time_breakdown
+from studies._timings import RATES
 
 
 def made_up(cells, seconds):
-    """Records of step times: seconds(cell's labels) of a step, a quarter of it communication beyond one worker."""
+    """Records of step times: seconds(method, batch size, workers) of a step, and a quarter more over any exchange."""
     records = {}
     for cell in cells:
-        whole = seconds(cell.labels)
-        steps = (whole * np.exp(0.01 * np.random.default_rng(0).normal(size=6))).tolist()
-        records[cell.what.id] = {
-            "status": "finished",
-            "result": {
-                "step_seconds": whole,
-                "step_seconds_of": steps,
-                "all_reduce_seconds": 0.25 * whole * (cell.labels["workers"] > 1),
-                "steps_per_epoch": 100,
-            },
-        }
+        result = {"matmul_rate": 1e9, "gradient_bytes": 1000}
+        for label, size in cell.labels["sizes"].items():
+            own = seconds(label, size, cell.labels["workers"])
+            luck = np.exp(0.01 * np.random.default_rng(0).normal(size=6))
+            exchange = 0.25 * own * (cell.labels["workers"] > 1) + (cell.labels["link"] != WITHIN)
+            values = {"step": own + exchange, "without": own, "all-reduce": exchange, "flops": 1e6 * size}
+            values |= {"samples": size, "tokens": 20 * size, "load micro_batches": 1}
+            rows = size / cell.labels["workers"]
+            values |= {"load rows": rows, "load tokens": 20 * rows, "load squares": 400 * rows}
+            for name, value in values.items():
+                result[f"{label}:{name}"] = (value * (luck if name in ("step", "without") else np.ones(6))).tolist()
+            result[f"{label}:steps_per_epoch"] = 100
+        records[cell.key] = {"status": "finished", "result": result}
+    return records
+
+
+def frame(cells, records):
     return frame_of(cells, Records({}, records))
 
 
@@ -38,46 +48,69 @@ def test_timings_are_taken_alone_and_on_the_tasks_of_the_figures(profile):
     assert time_breakdown.cells(profile)[0].what.alone
 
 
+def test_two_hosts_are_measured_where_workers_are_not_gpus():
+    links = {cell.labels["link"] for cell in scalability.cells(EMBEDDED)}
+    assert links == {WITHIN, *RATES}
+    assert {cell.labels["link"] for cell in scalability.cells(PAPER)} == {WITHIN}
+
+
 def test_scalability_shows_both_batch_sizes_with_and_without_communication():
     cells = scalability.cells(PAPER)
-
-    def seconds(labels):
-        useful = labels["batch_size"] / labels["workers"]
-        return useful + (8 if labels["workers"] > 1 else 0)
-
-    findings = scalability.analyse(PAPER, made_up(cells, seconds))
+    findings = scalability.analyse(PAPER, frame(cells, made_up(cells, lambda _, size, workers: size / workers)))
     table = findings.tables[0].frame.set_index(["B", "workers"])
     assert len(table) == 12
-    assert table.loc[(1024, 32), "speedup"] == pytest.approx(1024 / (32 + 8), rel=0.02)
-    assert table.loc[(32, 2), "without communication"] == pytest.approx(0.75 * 100 * 24, rel=0.02)
+    assert table.loc[(1024, 32), "speedup"] == pytest.approx(32 / 1.25, rel=0.02)
+    assert table.loc[(32, 2), "without communication"] == pytest.approx(100 * 16, rel=0.02)
+    assert table.loc[(32, 2), "exposed share"] == pytest.approx(0.2, rel=0.02)
     assert table.loc[(1024, 1), "efficiency"] == 1
     verdicts = {claim.claim.id: claim.verdict for claim in findings.claims}
     assert verdicts["C2"] == "reproduced"
     assert verdicts["C1"] != "not run"
+    throughput = findings.tables[1].frame.set_index(["B", "workers"])
+    assert throughput.loc[(1024, 1), "samples/s"] == pytest.approx(1, rel=0.02)
+    assert throughput.loc[(1024, 1), "share of matmul"] == pytest.approx(1e6 / 1e9, rel=0.02)
 
 
-def test_two_workers_decide_nothing():
-    findings = scalability.analyse(EMBEDDED, made_up(scalability.cells(EMBEDDED), lambda labels: 1 / labels["workers"]))
-    assert {claim.verdict for claim in findings.claims} == {"inconclusive"}
+def test_hosts_stand_beside_one_host_but_do_not_decide_claims():
+    cells = scalability.cells(EMBEDDED)
+    records = made_up(cells, lambda _, size, workers: size / workers)
+    findings = scalability.analyse(EMBEDDED, frame(cells, records))
+    table = findings.tables[0].frame.set_index(["B", "workers", "link"])
+    assert len(table) == 2 * (2 + len(RATES))
+    assert table.loc[(32, 2, RATES[0]), "seconds per epoch"] == pytest.approx(100 * (1.25 * 16 + 1), rel=0.02)
+    assert len(findings.figures) == 2
+    assert {claim.verdict for claim in findings.claims} == {"inconclusive"}  # two workers decide nothing
+    here = [cell for cell in cells if cell.labels["link"] == WITHIN]
+    alone = scalability.analyse(EMBEDDED, frame(here, records))
+    assert [claim.parts for claim in alone.claims] == [claim.parts for claim in findings.claims]
+
+
+def test_a_machine_without_hosts_says_so():
+    for study in (scalability, method_scalability):
+        cells = study.cells(EMBEDDED)
+        records = made_up(cells, lambda _, size, workers: size / workers)
+        for cell in cells:
+            if cell.labels["link"] != WITHIN:
+                records[cell.key]["result"] = {"lack": "only root can"}
+        findings = study.analyse(EMBEDDED, frame(cells, records))
+        assert "only root can" in findings.tables[0].notes[-1]
+        assert "200mbit" in findings.tables[0].notes[-1]
+        assert np.isfinite(findings.tables[0].frame.select_dtypes("number").to_numpy()).all()
 
 
 def test_scala_with_delay_is_made_of_both_kinds_of_steps():
     cells = method_scalability.cells(EMBEDDED)
     paces = {"small batch": 0.1, "baseline": 1.0, "LAMB": 1.2, "ScaLA without delay": 3.0}
-    frame = made_up(cells, lambda labels: paces[labels["method"]] / labels["workers"])
-    rows = method_scalability.run_rows(frame, epochs=6)
-    medians = rows.groupby(["label", "workers"])["seconds"].median()
+    found = frame(cells, made_up(cells, lambda label, _, workers: paces[label] / workers))
+    rows = method_scalability.run_rows(found, epochs=6)
+    medians = rows[rows["link"] == WITHIN].groupby(["label", "workers"])["seconds"].median()
     # delay 5 of 6 epochs: five sixths of LAMB's steps and one sixth of those with noise, 100 steps in each epoch
     assert medians["ScaLA", 1] == pytest.approx(600 * (5 * 1.2 + 3.0) / 6, rel=0.02)
-    assert medians["ScaLA", 2] == pytest.approx(medians["ScaLA", 1] / 2, rel=0.02)
-    findings = method_scalability.analyse(EMBEDDED, frame)
-    assert list(findings.tables[0].frame.index) == [
-        "small batch",
-        "baseline",
-        "LAMB",
-        "ScaLA",
-        "ScaLA without delay",
-    ]
+    assert medians["ScaLA", 2] == pytest.approx(1.25 * medians["ScaLA", 1] / 2, rel=0.02)
+    findings = method_scalability.analyse(EMBEDDED, found)
+    table = findings.tables[0].frame
+    assert list(table.index) == ["small batch", "baseline", "LAMB", "ScaLA", "ScaLA without delay"]
+    assert list(table.columns) == ["P = 1", "P = 2", "P = 2, 2 hosts, 200mbit"]
     assert findings.claims[0].verdict == "inconclusive"
     assert "2.00x" in findings.found
 
@@ -104,6 +137,7 @@ def test_breakdown_is_in_units_of_a_plain_forward_pass():
     assert table.loc["plain", "backward"] == pytest.approx(2)
     assert table.loc["PGA-1", "step"] == pytest.approx(8.5)
     assert np.isnan(table.loc["plain", "inner forward"])
+    assert "sum to 100.0% of a step" in " ".join(findings.tables[0].notes)
     assert findings.claims[0].verdict == "reproduced"
     assert [part.estimate.value for part in findings.claims[0].parts] == pytest.approx([3, 2, 1, 2.42], rel=0.01)
     shared = time_breakdown.analyse(EMBEDDED, frame.assign(cpu_share=0.4))
@@ -111,15 +145,46 @@ def test_breakdown_is_in_units_of_a_plain_forward_pass():
     assert "40%" in shared.tables[0].notes[-1]
 
 
-def test_projection_fits_both_models_of_the_paper():
+def calibrated(cells):
+    """Records of everything that the study of projection needs, a machine that its model describes to the digit."""
+    runs = [cell for cell in cells if cell.labels["kind"] == projection.RUN]
+    records = made_up(runs, lambda _, size, workers: 0.01 * size / workers)
+    links = {WITHIN: Link(0.0, 1e6), **{rate: Link(0.0, 1e5) for rate in RATES}}
+    own = Compute(0.0, 0.0, 0.01, 0.0)
+    constants = Calibration(own, own, {"adamw": 0.0, "lamb": 0.0}, 1000.0, 1.0, 2, links)
+    for cell in cells:
+        if cell.labels["kind"] == projection.PAPER:
+            records[cell.key] = {"status": "finished", "result": cell.what.compute([])}
+        elif cell.labels["kind"] == projection.HERE:
+            records[cell.key] = {"status": "finished", "result": constants.to_dict()}
+    return records
+
+
+def test_projection_predicts_what_it_has_not_seen():
     cells = projection.cells(EMBEDDED)
-    records = {cell.what.id: {"status": "finished", "result": cell.what.compute([])} for cell in cells}
-    findings = projection.analyse(EMBEDDED, frame_of(cells, Records({}, records)))
+    findings = projection.analyse(EMBEDDED, frame(cells, calibrated(cells)))
+    tables = {table.name: table for table in findings.tables}
+    here = tables["here"].frame
+    silent = here[here["communication"] == "no"]
+    assert list(silent["predicted / measured"]) == pytest.approx([1] * len(silent), rel=0.02)
+    assert set(here["link"]) == {WITHIN, *RATES}
+    assert f"{len(here)} cells" in findings.found
+    lines = tables["here-workers"].frame
+    assert lines.columns.max() == 1024
+    # messages of 1000 bytes cost little: at B = 1024, more workers are always better within a host
+    assert any("B = 1024" in note and "1024 workers" in note for note in tables["here-workers"].notes)
+
+
+def test_projection_names_what_no_model_explains_in_the_papers_tables():
+    cells = projection.cells(PAPER)
+    findings = projection.analyse(PAPER, frame(cells, calibrated(cells)))
     residuals = findings.tables[0].frame
     assert len(residuals) == 40
-    assert "BERT-base QQP" in findings.tables[0].notes[1]
-    assert "RoBERTa" not in findings.tables[0].notes[1]
-    assert "40 reported cells" in findings.found
+    assert (residuals["fitted on"] == "yes").sum() == 20
+    named = findings.tables[0].notes[1].split(".")[1]
+    assert named.count("BERT-base QQP") == 3
+    assert "RoBERTa" not in named
+    assert "20 reported cells" in findings.found
 
 
 @pytest.mark.parametrize("study", [scalability, method_scalability, time_breakdown, projection])

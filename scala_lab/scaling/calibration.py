@@ -1,0 +1,150 @@
+"""A model of time for this machine, from about a minute of measuring its pieces.
+
+One worker computes made-up batches and updates, as many workers as fill the cores compute at once and exchange
+messages, and workers on two hosts of this machine exchange messages over a link of a given rate, where that can be
+had. No step of a run is timed, so that runs can tell whether the model is right.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scala_lab.scaling.hosts import open_hosts
+from scala_lab.scaling.links import FREE, Link, Network, fit_link
+from scala_lab.scaling.step_model import Compute, Load, StepModel, fit_compute
+from scala_lab.spec import RunSpec
+
+if TYPE_CHECKING:
+    from scala_lab.training.launch import Places
+
+WITHIN = "within a host"
+"""Name of the link class between workers of one host; others go by their rate."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was measured, as constants.
+
+    Attributes:
+        plain: Computing of a step without noise.
+        noise: Computing of a step with noise.
+        update: Seconds of an update, by optimizer.
+        gradient_bytes: What workers exchange.
+        crowding: What computing takes longer by when all cores compute.
+        cores: How many workers fill a host.
+        links: By name: `WITHIN`, and the rates of links between hosts.
+    """
+
+    plain: Compute
+    noise: Compute
+    update: Mapping[str, float]
+    gradient_bytes: float
+    crowding: float
+    cores: int
+    links: Mapping[str, Link]
+
+    def model(self, link: str = WITHIN, per_host: int | None = None) -> StepModel:
+        """A model of time for workers that talk over a link class.
+
+        Args:
+            link: Between hosts.
+            per_host: Workers on each host; default as many as fill this one, or 1 for a link between hosts.
+        """
+        if per_host is None:
+            per_host = self.cores if link == WITHIN else 1
+        network = Network(self.links.get(WITHIN, FREE), self.links.get(link, FREE), per_host)
+        return StepModel(self.plain, self.noise, self.update, self.gradient_bytes, network, self.crowding)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values and lists, ready for JSON; a bandwidth without limit is None."""
+        links = self.links.values()
+        return {
+            "plain": list(astuple(self.plain)),
+            "noise": list(astuple(self.noise)),
+            "optimizers": list(self.update),
+            "update": list(self.update.values()),
+            **{name: getattr(self, name) for name in ("gradient_bytes", "crowding", "cores")},
+            "links": list(self.links),
+            "latency": [link.latency for link in links],
+            "bandwidth": [link.bandwidth if math.isfinite(link.bandwidth) else None for link in links],
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Calibration:
+        """The calibration that `to_dict` wrote."""
+        lines = zip(values["links"], values["latency"], values["bandwidth"], strict=True)
+        return cls(
+            Compute(*values["plain"]),
+            Compute(*values["noise"]),
+            dict(zip(values["optimizers"], values["update"], strict=True)),
+            values["gradient_bytes"],
+            values["crowding"],
+            int(values["cores"]),
+            {name: Link(latency, math.inf if speed is None else speed) for name, latency, speed in lines},
+        )
+
+
+def calibrate(spec: RunSpec, rates: Sequence[str] = ()) -> Calibration:
+    """Measure this machine.
+
+    Args:
+        spec: Model, task (for its head and tokens), threads of a worker, device.
+        rates: Links between two hosts of this machine to measure as well; see `open_hosts`.
+
+    Raises:
+        UserError: Rates are given, and this machine cannot have hosts.
+    """
+    spec = spec.override(workers=1, max_steps=1).resolved()
+    threads = spec.machine.threads or 1
+    cores = max(1, _places_for_workers(spec) // threads)
+    alone = _measure(spec, ["computing", "updates"])
+    plain, noise = (_compute(alone["computing"][kind]) for kind in ("plain", "noise"))
+    crowding, links = 1.0, {}
+    if cores > 1:
+        crowd = _measure(spec.override(workers=cores), ["crowd", "messages"])
+        ratios = [point["seconds"] / plain.seconds(_load(point)) for point in crowd["crowd"]]
+        crowding = max(1.0, math.exp(sum(map(math.log, ratios)) / len(ratios)))
+        links[WITHIN] = _fit(crowd["messages"], cores)
+    for rate in rates:
+        with open_hosts(2, rate) as hosts:
+            links[rate] = _fit(_measure(spec.override(workers=2), ["messages"], hosts)["messages"], 2)
+    return Calibration(plain, noise, alone["updates"], float(alone["gradient_bytes"]), crowding, cores, links)
+
+
+def _places_for_workers(spec: RunSpec) -> int:
+    """GPUs, or cores."""
+    if spec.machine.device == "cuda":
+        import torch
+
+        return torch.cuda.device_count() * (spec.machine.threads or 1)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def _measure(spec: RunSpec, pieces: list[str], places: Places | None = None) -> dict[str, Any]:
+    from scala_lab.training.launch import run_workers
+
+    spec = spec.resolved()
+    with tempfile.TemporaryDirectory(prefix="scala-lab-calibration-") as folder:
+        file = Path(folder) / "found.json"
+        job = {"spec": spec.to_dict(), "pieces": pieces, "found": str(file)}
+        run_workers("scala_lab.scaling.calibration_worker", job, spec.machine, places=places)
+        return json.loads(file.read_text())
+
+
+def _load(point: Mapping[str, float]) -> Load:
+    return Load(**{name: value for name, value in point.items() if name != "seconds"})
+
+
+def _compute(points: Sequence[Mapping[str, float]]) -> Compute:
+    return fit_compute([_load(point) for point in points], [point["seconds"] for point in points])
+
+
+def _fit(points: Sequence[Mapping[str, float]], members: int) -> Link:
+    return fit_link([point["bytes"] for point in points], [point["seconds"] for point in points], members)

@@ -1,0 +1,141 @@
+"""One worker of a calibration: `python -m scala_lab.scaling.calibration_worker JOB`.
+
+Workers time what a model of time is made of, each piece by itself: made-up batches of several shapes through the
+trainer's own step, updates, and all-reduces of several sizes. No step of a real run is among them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from scala_lab.batches import BatchPlan
+from scala_lab.files import write_json
+from scala_lab.methods.step import build_step
+from scala_lab.optim.build import build_optimizer
+from scala_lab.scaling.step_model import planned_load
+from scala_lab.scaling.timed_worker import Apart
+from scala_lab.spec import RunSpec
+from scala_lab.tasks.tokens import TokenSplit
+from scala_lab.training.loop import Training
+from scala_lab.training.preparation import prepare
+from scala_lab.training.worker import work
+from scala_lab.training.world import World, join_world
+
+SHAPES = ((2, 12, 2), (8, 12, 8), (32, 12, 32), (64, 12, 64), (64, 12, 16), (16, 40, 16), (48, 40, 48))
+"""Rows, tokens of each and most rows at once."""
+CROWD = ((32, 12, 32), (16, 40, 16))
+"""Those that all workers run at once, to see how much they slow one another down."""
+MESSAGES = (1 << 10, 1 << 16, 1 << 18, 1 << 20)
+"""Bytes of the messages beside the gradient itself."""
+TIMES = 3
+
+
+def measure(spec: RunSpec, pieces: list[str]) -> dict[str, Any]:
+    """What the first worker found; each piece is a list of points.
+
+    Args:
+        spec: Model, threads and number of workers.
+        pieces: `computing` (by kind of step: load and seconds), `updates` (seconds by optimizer), `crowd` (as
+            `computing`, plain steps), `messages` (bytes and seconds of an all-reduce).
+    """
+    spec = spec.resolved()
+    world = join_world(spec)
+    try:
+        trial = _Trial(spec, world)
+        measures: dict[str, Callable[[], Any]] = {
+            "computing": lambda: {kind: trial.computing(kind, SHAPES) for kind in ("plain", "noise")},
+            "updates": lambda: {name: trial.update(name) for name in ("adamw", "lamb")},
+            "crowd": lambda: trial.computing("plain", CROWD),
+            "messages": trial.messages,
+        }
+        found = {piece: measures[piece]() for piece in pieces}
+        return {**found, "gradient_bytes": trial.training.gradient.flat.nbytes}
+    finally:
+        world.leave()
+
+
+class _Trial:
+    """A trainer that is given made-up batches."""
+
+    def __init__(self, spec: RunSpec, world: World) -> None:
+        self.spec, self.world = spec, world
+        self.training = Training(spec, prepare(spec), world)
+        self.training.model.train()
+        self.training.world = Apart(0, 1, world.device)  # each runs the whole made-up batch
+        noisy = RunSpec.of(method="scala", delay=0.0).resolved().recipe
+        plain = RunSpec.of(method="plain").resolved().recipe
+        self.steps = {"plain": build_step(plain), "noise": build_step(noisy)}
+
+    def computing(self, kind: str, shapes: tuple[tuple[int, int, int], ...]) -> list[dict[str, float]]:
+        """Load and seconds of a step's computing for each shape, at best of a few."""
+        training = self.training
+        training.step_function = self.steps[kind]
+        points = []
+        for rows, length, most in shapes:
+            split = _made_up(training.data.train, rows, length)
+            training.data = replace(training.data, train=split)
+            training.plan = BatchPlan(split.lengths, rows, most)
+            seconds = self._best(lambda: training.accumulate(0))
+            points.append({**vars(planned_load(training.plan, training.plan.global_batch(0))), "seconds": seconds})
+        return points
+
+    def update(self, optimizer: str) -> float:
+        """Seconds of an update, at best of a few."""
+        optim = RunSpec.of(optimizer=optimizer).resolved().optim
+        self.training.spec = replace(self.training.spec, optim=optim)
+        self.training.optimizer = build_optimizer(self.training.model, optim, 1e-6)
+        return self._best(lambda: self.training.update(0))
+
+    def messages(self) -> list[dict[str, float]]:
+        """Bytes and seconds of all-reduces, at best of a few."""
+        points = []
+        for size in (*MESSAGES, self.training.gradient.flat.nbytes):
+            buffer = torch.zeros(size // 4, device=self.world.device)
+            points.append({"bytes": float(size), "seconds": self._best(lambda buffer=buffer: self.world.sum(buffer))})
+        return points
+
+    def _best(self, act: Callable[[], Any]) -> float:
+        """The least seconds of a few times after one that is not counted, all workers beginning together."""
+        seconds = []
+        for _ in range(1 + TIMES):
+            if self.world.size > 1:
+                dist.barrier()
+            _finish(self.world)
+            started = time.perf_counter()
+            act()
+            _finish(self.world)
+            seconds.append(time.perf_counter() - started)
+        return min(seconds[1:])
+
+
+def _made_up(like: TokenSplit, rows: int, length: int) -> TokenSplit:
+    """Rows of equal length out of tokens that the task has."""
+    ids = np.resize(like.ids, rows * length)
+    types = None if like.type_ids is None else np.zeros_like(ids)
+    return TokenSplit(ids, np.arange(rows + 1) * length, types, np.resize(like.labels, rows))
+
+
+def _finish(world: World) -> None:
+    if world.device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _measure(values: dict[str, Any]) -> None:
+    spec = RunSpec.from_dict(values["spec"])
+    found = measure(spec, values["pieces"])
+    if os.environ["RANK"] == "0":
+        write_json(Path(values["found"]), found)
+
+
+if __name__ == "__main__":
+    sys.exit(work(sys.argv[1], _measure))
