@@ -1,6 +1,6 @@
 """Top Hessian eigenvalues beside PyHessian, hessian-eigenthings and curvlinops; cost of a product; memory.
 
-    python benchmarks/curvature.py [--data-dir GLUE --model MODEL] [--threads 2] [--rounds 3] [--parts eigenthings ...]
+    python benchmarks/curvature.py [--data-dir GLUE --model MODEL] [--threads 2] [--rounds 2] [--parts eigenthings ...]
 
 An encoder is fine-tuned on SST-2 for one short epoch (kept in the user's cache), then every solver is asked for the top
 5 eigenvalues over the same 256 training rows with residuals below 1e-3. Ours and a peer take turns, so that whatever
@@ -13,7 +13,6 @@ that has them, else the embedded task and encoder.
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
 import time
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tyro
+from inputs import sst2
 from memory import peak_memory
 from peers import add_peers
 
@@ -31,7 +31,6 @@ from scala_lab.files import write_json
 from scala_lab.tasks.token_cache import cache_folder
 
 RESULTS = Path(__file__).parent / "results" / "curvature.json"
-SHARED = Path(os.environ.get("SCALA_LAB_SHARED", Path(__file__).parents[2] / "shared"))
 Part = Literal["product", "eigenthings", "curvlinops", "pyhessian", "memory"]
 GOALS = {"eigenthings": 1.3, "curvlinops": 1.3, "pyhessian": 10.0, "product": 2.8, "memory": 1.1}
 
@@ -46,7 +45,7 @@ class Options:
     """Folder or name of the encoder."""
     threads: int = 2
     """CPU threads of all sides."""
-    rounds: int = 3
+    rounds: int = 2
     """How often ours and a peer take turns."""
     samples: int = 256
     """Rows of the Hessian."""
@@ -58,12 +57,8 @@ class Options:
 
 def spec_of(options: Options) -> RunSpec:
     """The short run that the checkpoint comes from."""
-    real = (SHARED / "data" / "glue").is_dir() and options.data_dir is None and options.model is None
-    data_dir = SHARED / "data" / "glue" if real else options.data_dir
-    model = str(SHARED / "models" / "paraphrase-MiniLM-L3-v2") if real else options.model or "embedded"
-    data = {"task": "sst2", "data_dir": data_dir} if data_dir else {"task": "mini-sst2"}
-    run = {"model": model, "method": "plain", "batch_size": 32, "epochs": 1, "train_samples": 4096}
-    return RunSpec.of(**data, **run, eval_samples=256, threads=options.threads).resolved()
+    run = {"method": "plain", "batch_size": 32, "epochs": 1, "train_samples": 4096, "eval_samples": 256}
+    return RunSpec.of(**sst2(options.data_dir, options.model), **run, threads=options.threads).resolved()
 
 
 def load(checkpoint: Path, spec: RunSpec, samples: int, micro_batch: int = 64) -> tuple[Any, list[dict[str, Any]]]:

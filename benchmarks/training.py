@@ -4,7 +4,8 @@
 
 Both sides train SST-2 at B=1024. The peer pads dynamically (each micro-batch to its longest row) and runs at the
 micro-batch size that is fastest for it, found first. Steps of both sides alternate, so that whatever else the
-machine does hits both; the ratio is of medians. Without --data-dir and --model: the embedded task and encoder.
+machine does hits both; the ratio is of medians. Without --data-dir and --model: a folder `shared` beside the repository
+(or $SCALA_LAB_SHARED) that has them, else the embedded task and encoder.
 Memory is the peak of fresh processes at B=1024 and B=8192, at the same micro-batch size.
 """
 
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import tyro
+from inputs import sst2
 from memory import peak_memory
 from peers import add_peers
 
@@ -34,8 +36,8 @@ class Options:
     """Training speed and memory beside transformers.Trainer."""
 
     data_dir: Path | None = None
-    """GLUE folder; without it the embedded task."""
-    model: str = "embedded"
+    """GLUE folder."""
+    model: str | None = None
     """Folder or name of the encoder."""
     threads: int = 2
     """CPU threads of both sides."""
@@ -51,9 +53,9 @@ class Options:
 
 def our_spec(options: Options, **changes: Any) -> RunSpec:
     """The command that both sides run."""
-    data = {"task": "sst2", "data_dir": options.data_dir} if options.data_dir else {"task": "mini-sst2"}
-    values = {"model": options.model, "method": "lamb", "batch_size": options.batch_size, "train_samples": 8192}
-    return RunSpec.of(**data, **values, eval_samples=64, threads=options.threads, **changes).resolved()
+    values = {"method": "lamb", "batch_size": options.batch_size, "train_samples": 8192, "eval_samples": 64}
+    where = sst2(options.data_dir, options.model)
+    return RunSpec.of(**where, **values, threads=options.threads, **changes).resolved()
 
 
 class OurSide:
@@ -166,7 +168,7 @@ def main(options: Options) -> None:
         our_seconds.append(ours.step())
     size = options.batch_size
     result: dict[str, Any] = {
-        "model": Path(options.model).name,
+        "model": Path(spec.encoder.model).name,
         "task": spec.data.task,
         "batch_size": size,
         "threads": options.threads,
