@@ -33,6 +33,8 @@ COMMANDS = {
     "reproduce": Command("scala_lab.commands.reproduce", "Reproduce", "all studies, with verdicts on every claim"),
     "report": Command("scala_lab.commands.report", "Report", "draw a report again from its own records"),
     "pretrain": Command("scala_lab.commands.pretrain", "Pretrain", "make the embedded encoder again"),
+    "calibrate": Command("scala_lab.commands.calibrate", "Calibrate", "this machine's speed, and time on more workers"),
+    "launch": Command("scala_lab.commands.launch", "Launch", "a SLURM script for a run over several nodes"),
     "hosts": Command("scala_lab.commands.hosts", "OnHosts", "train over several hosts that are all on this machine"),
     "doctor": Command("scala_lab.commands.doctor", "Doctor", "what this machine has, and what is missing"),
 }
