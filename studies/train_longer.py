@@ -49,7 +49,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     figures = []
     if len(curves):
         figure = lines_figure(
-            curves, "epoch", x_label="epoch", title=f"Training longer on {task}, B={batch_size}", panel="task"
+            curves, "epoch", x_label="epoch", title=f"Training longer at B={batch_size}", panel="task"
         )
         figures.append(Drawing("", figure, f"Figure 6: accuracy after every epoch on {task} at B={batch_size}."))
     found = f"ScaLA minus the baseline trained {profile.longer} times as long: {claim.parts[0].estimate}."

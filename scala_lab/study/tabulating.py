@@ -103,8 +103,11 @@ def grid_note(best: pd.DataFrame, by: Sequence[str] = ("method", "task")) -> str
     if edge.empty:
         return f"Each row at the best of {counted} rates; no best rate ends its grid."
     keys = [name for name in by if name in edge.columns]
-    places = edge[[*keys, "rate"]].drop_duplicates()
-    listed = "; ".join(f"{' '.join(str(row[key]) for key in keys)} at {row['rate']:g}" for _, row in places.iterrows())
+    places = edge[[*keys, "rate"]].drop_duplicates().to_dict("records")
+    words = {"batch_size": "B={}"}
+    listed = "; ".join(
+        f"{' '.join(words.get(key, '{}').format(row[key]) for key in keys)} at {row['rate']:g}" for row in places
+    )
     return f"Each row at the best of {counted} rates. The best one ends its grid, a better may lie beyond: {listed}."
 
 
