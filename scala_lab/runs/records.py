@@ -82,8 +82,13 @@ def _read_lines(file: Path) -> dict[str, dict[str, Any]]:
 
 
 def run_record(result: RunResult) -> dict[str, Any]:
-    """What a report keeps of a run: its record, and the evaluation after each epoch."""
+    """What a report keeps of a run: its record, and the evaluation after each epoch.
+
+    The command line is left out: the spec says what was run, and a report is to be passed on without anyone's paths.
+    """
     kept = {name: result.record[name] for name in KEPT if name in result.record}
+    if "environment" in kept:
+        kept["environment"] = {name: value for name, value in kept["environment"].items() if name != "command"}
     kept["epochs"] = _epochs(result.folder / "metrics.jsonl")
     return kept
 

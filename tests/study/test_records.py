@@ -93,10 +93,13 @@ def test_what_a_report_keeps_of_a_run(tmp_path):
         {"step": 2, "epoch": 1.0, "loss": 0.6, "divergence": 1e-3, "eval": {"dev": {"accuracy": 0.8}}},
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    kept = run_record(RunResult(tmp_path, {"id": "x", "status": "finished", "fingerprints": {"model": "abc"}}))
+    environment = {"python": "3.11", "command": "/home/someone/bin/scala-lab train"}
+    record = {"id": "x", "status": "finished", "fingerprints": {"model": "abc"}, "environment": environment}
+    kept = run_record(RunResult(tmp_path, record))
     assert kept == {
         "id": "x",
         "status": "finished",
+        "environment": {"python": "3.11"},
         "epochs": [{"epoch": 1.0, "loss": 0.6, "divergence": 1e-3, "dev": {"accuracy": 0.8}}],
     }
 
