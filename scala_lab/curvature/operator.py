@@ -31,6 +31,8 @@ from scala_lab.errors import UserError
 DEFAULT_BUDGET = 2 << 30
 """Bytes to keep for speed: enough for some hundred samples of a small encoder, little on any machine."""
 
+RETAINED_SAMPLES = 1024
+"""About the most samples of a worker whose graphs are kept: beyond them memory does not grow, whatever the budget."""
 SOLVER_VECTORS = 32
 """Vectors of a solver that the budget sets room aside for. They grow with the vocabulary of the samples: if graphs took
 the whole budget, memory would grow with the number of samples after all."""
@@ -66,8 +68,8 @@ class HessianOperator:
             kernel that has a second derivative; the model itself is left as it was.
         batches: Dicts as the model takes them, `labels` included; of any size, also unequal.
         parameters: Shell patterns of parameter names that restrict H to a block; default all that are trainable.
-        budget: Bytes to keep for speed, of which a solver's vectors come first and retained graphs take the rest; 0
-            streams every batch.
+        budget: Bytes to keep for speed, of which a solver's vectors come first and retained graphs (of at most some
+            1,024 samples) take the rest; 0 streams every batch.
         group: Process group; each worker brings its own batches, a product is summed by one all-reduce.
         on_product: Called after every product, for progress bars.
 
@@ -212,9 +214,10 @@ class HessianOperator:
                 piece += part
 
     def _retain(self, budget: int) -> None:
-        """Keep graphs, in the order of the shards, as long as they fit the budget."""
+        """Keep graphs of shards spread over all lengths, as long as they fit the budget."""
         left = budget - SOLVER_VECTORS * self.space.touched_size * self.dtype.itemsize
-        for shard in self._shards if left > 0 else ():
+        apart = math.ceil(sum(len(shard.labels) for shard in self._shards) / RETAINED_SAMPLES) or 1
+        for shard in self._shards[::apart] if left > 0 else ():
             gradients = self._gradient_graph(shard)
             left -= graph_bytes(gradient for gradient in gradients if gradient is not None)
             if left < 0:

@@ -167,3 +167,12 @@ def test_retained_graphs_do_not_grow_with_the_number_of_samples(tmp_path):
     few = HessianOperator(model, tiny_batches((4,) * 4), budget=budget)
     many = HessianOperator(model, tiny_batches((4,) * 32), budget=budget)
     assert 0 < few.retained == many.retained < 16
+
+
+def test_at_most_about_a_thousand_samples_are_retained_whatever_the_budget(tmp_path):
+    model = tiny_classifier(tmp_path)
+    op = HessianOperator(model, tiny_batches((16,) * 200), budget=2**40)
+    streamed = HessianOperator(model, tiny_batches((16,) * 200), budget=0)
+    assert 512 < op.retained <= 1024 + 16
+    (vector,) = random_vectors(op.space.size, count=1, dtype=op.dtype)
+    assert relative(op @ vector, streamed @ vector) < TOLERANCES[op.dtype]
