@@ -182,7 +182,9 @@ def constant_table(calibration: Calibration) -> pd.DataFrame:
     rows += [("computing on all cores over alone", calibration.crowding, "")]
     for name, link in calibration.links.items():
         rows += [(f"latency, {name}", 1e6 * link.latency, "µs"), (f"bandwidth, {name}", link.bandwidth / 1e6, "MB/s")]
-    return pd.DataFrame(rows, columns=["constant", "value", "unit"])
+    return pd.DataFrame(
+        [(name, f"{value:.3g}", unit) for name, value, unit in rows], columns=["constant", "value", "unit"]
+    )
 
 
 def _paper(done: pd.DataFrame) -> Findings:
@@ -218,7 +220,8 @@ def _paper(done: pd.DataFrame) -> Findings:
 _CAPTION = "Projected seconds per epoch of MNLI; reported are 1 and 32 workers at B=32 and 32 at B=1K."
 _ASSUMED = (
     "The tables cannot tell what an exchange takes on two workers from what it takes on 16: one kind of link stands "
-    "for all, as a ring, at an assumed 20 µs per round."
+    "for all, as a ring, at an assumed 20 µs per round. Crowding, what computing takes longer by on 32, is taken "
+    "for any number of workers above one."
 )
 
 

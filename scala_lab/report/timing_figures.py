@@ -157,10 +157,13 @@ def worker_lines(
 
 
 def _plain_ticks(axes: Axes) -> None:
-    """Ticks at 1, 2, 5 of each decade, as numbers and not as powers."""
+    """Ticks at 1, 2, 5 of each decade, or at all digits where those are few, as numbers and not as powers."""
     low, high = axes.get_ylim()
     powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
-    ticks = [digit * 10.0**power for power in powers for digit in (1, 2, 5) if low <= digit * 10.0**power <= high]
+    for digits in ((1, 2, 5), range(1, 10)):
+        ticks = [digit * 10.0**power for power in powers for digit in digits if low <= digit * 10.0**power <= high]
+        if len(ticks) >= 3:
+            break
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
 
 

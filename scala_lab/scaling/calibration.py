@@ -1,8 +1,8 @@
 """A model of time for this machine, from about a minute of measuring its pieces.
 
-One worker computes made-up batches and updates, as many workers as fill the cores compute at once and exchange
-messages, and workers on two hosts of this machine exchange messages over a link of a given rate, where that can be
-had. No step of a run is timed, so that runs can tell whether the model is right.
+One worker computes made-up batches and updates, then as many as fill the cores compute at once and exchange messages,
+and workers on two hosts of this machine exchange messages over a link of a given rate, where that can be had. No step
+of a run is timed, so that runs can tell whether the model is right.
 """
 
 from __future__ import annotations
@@ -104,18 +104,18 @@ def calibrate(spec: RunSpec, rates: Sequence[str] = ()) -> Calibration:
     spec = spec.override(workers=1, max_steps=1).resolved()
     threads = spec.machine.threads or 1
     cores = max(1, _places_for_workers(spec) // threads)
-    alone = _measure(spec, ["computing", "updates"])
-    plain, noise = (_compute(alone["computing"][kind]) for kind in ("plain", "noise"))
+    pieces = ["computing", "updates", *(["crowd", "messages"] if cores > 1 else [])]
+    found = _measure(spec.override(workers=cores), pieces)
+    plain, noise = (_compute(found["computing"][kind]) for kind in ("plain", "noise"))
     crowding, links = 1.0, {}
     if cores > 1:
-        crowd = _measure(spec.override(workers=cores), ["crowd", "messages"])
-        ratios = [point["seconds"] / plain.seconds(_load(point)) for point in crowd["crowd"]]
+        ratios = [point["seconds"] / plain.seconds(_load(point)) for point in found["crowd"]]
         crowding = max(1.0, math.exp(sum(map(math.log, ratios)) / len(ratios)))
-        links[WITHIN] = _fit(crowd["messages"], cores)
+        links[WITHIN] = _fit(found["messages"], cores)
     for rate in rates:
         with open_hosts(2, rate) as hosts:
             links[rate] = _fit(_measure(spec.override(workers=2), ["messages"], hosts)["messages"], 2)
-    return Calibration(plain, noise, alone["updates"], float(alone["gradient_bytes"]), crowding, cores, links)
+    return Calibration(plain, noise, found["updates"], float(found["gradient_bytes"]), crowding, cores, links)
 
 
 def _places_for_workers(spec: RunSpec) -> int:

@@ -1,16 +1,19 @@
 """One worker of a calibration: `python -m scala_lab.scaling.calibration_worker JOB`.
 
 Workers time what a model of time is made of, each piece by itself: made-up batches of several shapes through the
-trainer's own step, updates, and all-reduces of several sizes. No step of a real run is among them.
+trainer's own step, updates, and all-reduces of several sizes. No step of a real run is among them. What one worker
+takes alone is measured while the others wait.
 """
 
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +38,10 @@ SHAPES = ((2, 12, 2), (8, 12, 8), (32, 12, 32), (64, 12, 64), (64, 12, 16), (16,
 """Rows, tokens of each and most rows at once."""
 CROWD = ((32, 12, 32), (16, 40, 16))
 """Those that all workers run at once, to see how much they slow one another down."""
-MESSAGES = (1 << 10, 1 << 16, 1 << 18, 1 << 20)
+MESSAGES = (1 << 10, 1 << 16, 1 << 20, 1 << 21)
 """Bytes of the messages beside the gradient itself."""
 TIMES = 3
+"""Of which the middle one counts."""
 
 
 def measure(spec: RunSpec, pieces: list[str]) -> dict[str, Any]:
@@ -45,20 +49,23 @@ def measure(spec: RunSpec, pieces: list[str]) -> dict[str, Any]:
 
     Args:
         spec: Model, threads and number of workers.
-        pieces: `computing` (by kind of step: load and seconds), `updates` (seconds by optimizer), `crowd` (as
-            `computing`, plain steps), `messages` (bytes and seconds of an all-reduce).
+        pieces: Of one worker `computing` (by kind of step: load and seconds) and `updates` (seconds by optimizer); of
+            all at once, on the slowest, `crowd` (as `computing`, plain steps) and `messages` (bytes and seconds of an
+            all-reduce).
     """
     spec = spec.resolved()
     world = join_world(spec)
     try:
         trial = _Trial(spec, world)
-        measures: dict[str, Callable[[], Any]] = {
+        alone: dict[str, Callable[[], Any]] = {
             "computing": lambda: {kind: trial.computing(kind, SHAPES) for kind in ("plain", "noise")},
             "updates": lambda: {name: trial.update(name) for name in ("adamw", "lamb")},
-            "crowd": lambda: trial.computing("plain", CROWD),
-            "messages": trial.messages,
         }
-        found = {piece: measures[piece]() for piece in pieces}
+        together = {"crowd": lambda: trial.computing("plain", CROWD, together=True), "messages": trial.messages}
+        found = {piece: alone[piece]() for piece in pieces if piece in alone and world.leads}
+        if world.size > 1:
+            dist.barrier()
+        found |= {piece: together[piece]() for piece in pieces if piece in together}
         return {**found, "gradient_bytes": trial.training.gradient.flat.nbytes}
     finally:
         world.leave()
@@ -76,8 +83,10 @@ class _Trial:
         plain = RunSpec.of(method="plain").resolved().recipe
         self.steps = {"plain": build_step(plain), "noise": build_step(noisy)}
 
-    def computing(self, kind: str, shapes: tuple[tuple[int, int, int], ...]) -> list[dict[str, float]]:
-        """Load and seconds of a step's computing for each shape, at best of a few."""
+    def computing(
+        self, kind: str, shapes: tuple[tuple[int, int, int], ...], together: bool = False
+    ) -> list[dict[str, float]]:
+        """Load and seconds of a step's computing for each shape."""
         training = self.training
         training.step_function = self.steps[kind]
         points = []
@@ -85,37 +94,38 @@ class _Trial:
             split = _made_up(training.data.train, rows, length)
             training.data = replace(training.data, train=split)
             training.plan = BatchPlan(split.lengths, rows, most)
-            seconds = self._best(lambda: training.accumulate(0))
+            seconds = self._seconds(lambda: training.accumulate(0), together)
             points.append({**vars(planned_load(training.plan, training.plan.global_batch(0))), "seconds": seconds})
         return points
 
     def update(self, optimizer: str) -> float:
-        """Seconds of an update, at best of a few."""
+        """Seconds of an update."""
         optim = RunSpec.of(optimizer=optimizer).resolved().optim
         self.training.spec = replace(self.training.spec, optim=optim)
         self.training.optimizer = build_optimizer(self.training.model, optim, 1e-6)
-        return self._best(lambda: self.training.update(0))
+        return self._seconds(lambda: self.training.update(0))
 
     def messages(self) -> list[dict[str, float]]:
-        """Bytes and seconds of all-reduces, at best of a few."""
+        """Bytes and seconds of all-reduces."""
         points = []
         for size in (*MESSAGES, self.training.gradient.flat.nbytes):
-            buffer = torch.zeros(size // 4, device=self.world.device)
-            points.append({"bytes": float(size), "seconds": self._best(lambda buffer=buffer: self.world.sum(buffer))})
+            seconds = self._seconds(partial(self.world.sum, torch.zeros(size // 4, device=self.world.device)), True)
+            points.append({"bytes": float(size), "seconds": seconds})
         return points
 
-    def _best(self, act: Callable[[], Any]) -> float:
-        """The least seconds of a few times after one that is not counted, all workers beginning together."""
+    def _seconds(self, act: Callable[[], Any], together: bool = False) -> float:
+        """Median seconds of a few times after one that is not counted; of all workers, the slowest each time."""
         seconds = []
         for _ in range(1 + TIMES):
-            if self.world.size > 1:
+            if together and self.world.size > 1:
                 dist.barrier()
             _finish(self.world)
             started = time.perf_counter()
             act()
             _finish(self.world)
             seconds.append(time.perf_counter() - started)
-        return min(seconds[1:])
+        everyone = self.world.gather(seconds[1:]) if together else [seconds[1:]]
+        return statistics.median(max(times) for times in zip(*(everyone or [seconds[1:]]), strict=True))
 
 
 def _made_up(like: TokenSplit, rows: int, length: int) -> TokenSplit:

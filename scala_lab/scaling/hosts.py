@@ -31,7 +31,7 @@ from scala_lab.spec import MachineSpec
 TOOLS = ("ip", "tc", "unshare", "nsenter", "setpriv")
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 INTERFACE, PORT = "eth0", 29500
-BURST_SECONDS, LEAST_BURST = 0.002, 65_536
+BURST_SECONDS, LEAST_BURST = 0.001, 16_384
 """A link may send this much at once after a pause: next to nothing beside a gradient, enough for whole packets."""
 
 

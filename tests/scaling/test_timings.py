@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
+from scala_lab.scaling import hosts, measurements
 from scala_lab.scaling.flops import forward_flops
 from scala_lab.scaling.phases import phase_seconds
 from scala_lab.scaling.timed_run import timed_runs
 from scala_lab.scaling.timed_worker import TimedTraining
 from scala_lab.spec import RunSpec
+from scala_lab.training.run_folder import RunResult
 from scala_lab.training.world import World
 from tests.tiny import write_rows
 
@@ -72,6 +75,23 @@ def test_timed_runs_count_their_steps_and_leave_nothing_behind(spec, workers, tm
     # the same rows: eight passes against three
     ratios = [noise / plain for noise, plain in zip(found["noise"].flops, found["plain"].flops, strict=True)]
     assert ratios == pytest.approx([8 / 3, 8 / 3])
+
+
+def test_measured_steps_have_what_studies_and_projections_read(spec):
+    run = RunResult(Path("nowhere"), {"spec": spec("lamb").to_dict()})
+    settings = {"names": ["LAMB"], "workers": 1, "steps": 2, "warmup": 0}
+    found = measurements.step_times([run], **settings)
+    assert found["LAMB:steps_per_epoch"] == 4
+    assert found["LAMB:samples"] == found["LAMB:load rows"] == [16, 16]
+    assert found["LAMB:step"] == found["LAMB:without"]
+    assert found["matmul_rate"] > 0
+    assert {"LAMB:load micro_batches", "LAMB:load tokens", "LAMB:load squares", "LAMB:all-reduce"} <= set(found)
+
+
+def test_a_machine_without_hosts_measures_nothing_over_links(spec, monkeypatch):
+    monkeypatch.setattr(hosts, "why_not", lambda: "no hosts here")
+    settings = {"names": ["LAMB"], "workers": 2, "steps": 2, "warmup": 0, "rate": "1gbit"}
+    assert measurements.step_times([], **settings) == {"lack": "no hosts here"}
 
 
 def test_workers_apart_do_not_exchange_and_those_together_do(spec):
