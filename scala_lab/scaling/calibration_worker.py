@@ -86,45 +86,50 @@ class _Trial:
     def computing(
         self, kind: str, shapes: tuple[tuple[int, int, int], ...], together: bool = False
     ) -> list[dict[str, float]]:
-        """Load and seconds of a step's computing for each shape."""
+        """Load and seconds of a step's computing for each shape; shapes take turns, as batches of a run do."""
         training = self.training
         training.step_function = self.steps[kind]
-        points = []
-        for rows, length, most in shapes:
-            split = _made_up(training.data.train, rows, length)
-            training.data = replace(training.data, train=split)
-            training.plan = BatchPlan(split.lengths, rows, most)
-            seconds = self._seconds(lambda: training.accumulate(0), together)
-            points.append({**vars(planned_load(training.plan, training.plan.global_batch(0))), "seconds": seconds})
-        return points
+        seconds: list[list[float]] = [[] for _ in shapes]
+        loads = []
+        for _ in range(1 + TIMES):
+            for (rows, length, most), times in zip(shapes, seconds, strict=True):
+                split = _made_up(training.data.train, rows, length)
+                training.data = replace(training.data, train=split)
+                training.plan = BatchPlan(split.lengths, rows, most)
+                loads.append(vars(planned_load(training.plan, training.plan.global_batch(0))))
+                times.append(self._once(lambda: training.accumulate(0), together))
+        middles = [self._middle(times, together) for times in seconds]
+        return [{**load, "seconds": middle} for load, middle in zip(loads, middles, strict=False)]
 
     def update(self, optimizer: str) -> float:
         """Seconds of an update."""
         optim = RunSpec.of(optimizer=optimizer).resolved().optim
         self.training.spec = replace(self.training.spec, optim=optim)
         self.training.optimizer = build_optimizer(self.training.model, optim, 1e-6)
-        return self._seconds(lambda: self.training.update(0))
+        return self._middle([self._once(lambda: self.training.update(0)) for _ in range(1 + TIMES)])
 
     def messages(self) -> list[dict[str, float]]:
         """Bytes and seconds of all-reduces."""
         points = []
         for size in (*MESSAGES, self.training.gradient.flat.nbytes):
-            seconds = self._seconds(partial(self.world.sum, torch.zeros(size // 4, device=self.world.device)), True)
-            points.append({"bytes": float(size), "seconds": seconds})
+            send = partial(self.world.sum, torch.zeros(size // 4, device=self.world.device))
+            times = [self._once(send, together=True) for _ in range(1 + TIMES)]
+            points.append({"bytes": float(size), "seconds": self._middle(times, together=True)})
         return points
 
-    def _seconds(self, act: Callable[[], Any], together: bool = False) -> float:
-        """Median seconds of a few times after one that is not counted; of all workers, the slowest each time."""
-        seconds = []
-        for _ in range(1 + TIMES):
-            if together and self.world.size > 1:
-                dist.barrier()
-            _finish(self.world)
-            started = time.perf_counter()
-            act()
-            _finish(self.world)
-            seconds.append(time.perf_counter() - started)
-        everyone = self.world.gather(seconds[1:]) if together else [seconds[1:]]
+    def _once(self, act: Callable[[], Any], together: bool = False) -> float:
+        """Seconds of something, all workers beginning it at once if they do it together."""
+        if together and self.world.size > 1:
+            dist.barrier()
+        _finish(self.world)
+        started = time.perf_counter()
+        act()
+        _finish(self.world)
+        return time.perf_counter() - started
+
+    def _middle(self, seconds: list[float], together: bool = False) -> float:
+        """The median of all but the first; of all workers, the slowest each time."""
+        everyone = self.world.gather(seconds[1:]) if together else None
         return statistics.median(max(times) for times in zip(*(everyone or [seconds[1:]]), strict=True))
 
 
