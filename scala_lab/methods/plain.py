@@ -22,6 +22,7 @@ class PlainStep:
         with now.clock.phase("clean forward"):
             logits = encoder.logits(encoder.embed(batch.inputs), batch.inputs)
             loss = task_loss(logits, batch.labels, batch.regression).sum()
+            counted = statistics(loss=loss.detach(), correct=correct_answers(logits, batch.labels, batch.regression))
         with now.clock.phase("backward"):
             (loss * batch.share).backward()
-        return statistics(loss=loss.detach(), correct=correct_answers(logits, batch.labels, batch.regression))
+        return counted
