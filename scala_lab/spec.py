@@ -16,7 +16,7 @@ import functools
 import hashlib
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -109,6 +109,12 @@ class RecipeSpec:
     """FreeLB: size of the random start; default as published for the task."""
     adv_max_norm: float | None = None
     """FreeLB: radius of the ball, 0 for none; default as published for the task."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the step function of a resolved recipe is called with."""
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "method"}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)

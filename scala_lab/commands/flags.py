@@ -18,6 +18,12 @@ FLAT = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
 """Nested dataclasses give flat flags: `--batch-size`, not `--spec.batches.batch-size`."""
 
 
+def split_command(args: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """A command's own flags, and the command that follows them after `--`."""
+    end = args.index("--") if "--" in args else len(args)
+    return args[:end], tuple(args[end + 1 :])
+
+
 def parse_flags(
     dataclass_type: type[Options],
     args: list[str],

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import tyro
 
 from scala_lab.commands import train
-from scala_lab.commands.flags import parse_flags
+from scala_lab.commands.flags import parse_flags, split_command
 from scala_lab.errors import UserError
 
 
@@ -32,9 +32,8 @@ class OnHosts:
 
 def parse(args: list[str]) -> OnHosts:
     """Flags of the hosts before `--`, the command after it."""
-    end = args.index("--") if "--" in args else len(args)
-    options = parse_flags(OnHosts, args[:end], prog="scala-lab hosts")
-    return replace(options, command=tuple(args[end + 1 :]))
+    own, command = split_command(args)
+    return replace(parse_flags(OnHosts, own, prog="scala-lab hosts"), command=command)
 
 
 def run(options: OnHosts) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 import tyro
 
 from scala_lab.commands import train
-from scala_lab.commands.flags import parse_flags
+from scala_lab.commands.flags import parse_flags, split_command
 from scala_lab.errors import UserError
 
 
@@ -57,9 +57,8 @@ class Launch:
 
 def parse(args: list[str]) -> Launch:
     """Flags of the job before `--`, the command after it."""
-    end = args.index("--") if "--" in args else len(args)
-    options = parse_flags(Launch, args[:end], prog="scala-lab launch")
-    return replace(options, command=tuple(args[end + 1 :]))
+    own, command = split_command(args)
+    return replace(parse_flags(Launch, own, prog="scala-lab launch"), command=command)
 
 
 def run(options: Launch) -> int:

@@ -14,8 +14,6 @@ from scala_lab.clock import Clock
 from scala_lab.methods.random_numbers import mix
 from scala_lab.methods.recipes import STEP_FUNCTIONS, find_recipe
 from scala_lab.models.encoder import Encoder
-from scala_lab.spec import RecipeSpec
-from scala_lab.spec_fields import leaves
 
 
 @dataclass(frozen=True)
@@ -93,10 +91,7 @@ class Step(Protocol):
         ...
 
 
-def build_step(recipe: RecipeSpec) -> Step:
-    """The step function of a resolved recipe, with its options."""
-    name = find_recipe(recipe.method).step
-    module, function = STEP_FUNCTIONS[name].split(":")
-    options: dict[str, Any] = {leaf.attribute: leaf.value for leaf in leaves(recipe) if leaf.value is not None}
-    del options["method"]
+def build_step(method: str, options: Mapping[str, Any]) -> Step:
+    """The step function of a method, with its options."""
+    module, function = STEP_FUNCTIONS[find_recipe(method).step].split(":")
     return getattr(importlib.import_module(module), function)(**options)

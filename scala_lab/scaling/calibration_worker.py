@@ -81,7 +81,9 @@ class _Trial:
         self.training.world = Apart(0, 1, world.device)  # each runs the whole made-up batch
         noisy = RunSpec.of(method="scala", delay=0.0).resolved().recipe
         plain = RunSpec.of(method="plain").resolved().recipe
-        self.steps = {"plain": build_step(plain), "noise": build_step(noisy)}
+        self.steps = {
+            name: build_step(recipe.method, recipe.options) for name, recipe in (("plain", plain), ("noise", noisy))
+        }
 
     def computing(
         self, kind: str, shapes: tuple[tuple[int, int, int], ...], together: bool = False

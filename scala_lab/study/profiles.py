@@ -180,7 +180,7 @@ EMBEDDED = Profile(
     side_points=1,
     delays=(0.0, 2.0, 3.0, 4.0, 5.0),
     ascent_steps=(1, 2, 4),
-    radii=(1e-5, 1e-2, 1e-1, 1.0),
+    radii=(1e-5, 1e-1, 1.0),
     longer=2,
     workers=(1, 2),
     curvature=CurvaturePlan(samples=128, sets=3),

@@ -59,7 +59,7 @@ class Training:
             self.model.double()
         world.share_from_leader([tensor.data for tensor in self.model.parameters()])
         self.encoder = Encoder(self.model, autocast=_autocast(spec, world))
-        self.step_function = build_step(spec.recipe)
+        self.step_function = build_step(spec.recipe.method, spec.recipe.options)
         width = hidden_size(self.model)
         self.rate = peak_rate(spec, width)
         self.optimizer = build_optimizer(self.model, spec.optim, self.rate)

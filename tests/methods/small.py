@@ -46,7 +46,8 @@ def make_step(method: str = "scala", **options):
     """The step function of a recipe, from the first step on unless a delay is given."""
     if "delay" in RECIPES[method].option_values():
         options.setdefault("delay", 0.0)
-    return build_step(RunSpec.of(method=method, **options).resolved().recipe)
+    recipe = RunSpec.of(method=method, **options).resolved().recipe
+    return build_step(method, recipe.options)
 
 
 def moment(epoch: float = 0.0, step: int = 3, part: int = 0) -> Moment:
