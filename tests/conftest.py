@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from tests.runs.slurm import Slurm
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -38,17 +33,3 @@ def shared() -> Path:
     if not (folder / "data" / "glue").is_dir():
         pytest.skip("no folder with real GLUE data beside the repository (set SCALA_LAB_SHARED)")
     return folder
-
-
-@pytest.fixture(scope="module")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
-    """A real SLURM of this machine, started for a module's tests."""
-    from tests.runs.slurm import Slurm, require_slurm
-
-    require_slurm()
-    slurm = Slurm(tmp_path_factory.mktemp("slurm"))
-    try:
-        slurm.start()
-        yield slurm
-    finally:
-        slurm.stop()

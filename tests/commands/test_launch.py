@@ -14,9 +14,21 @@ import pytest
 from scala_lab.cli import main
 from scala_lab.spec import RunSpec
 from scala_lab.training import train
+from tests.runs.slurm import Slurm, require_slurm
 from tests.tiny import write_rows
 
 ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    require_slurm()
+    slurm = Slurm(tmp_path_factory.mktemp("slurm"))
+    try:
+        slurm.start()
+        yield slurm
+    finally:
+        slurm.stop()
 
 
 def settings(model, rows, **more):

@@ -16,10 +16,22 @@ from scala_lab.runs.measurement import Measurement
 from scala_lab.runs.store import RunStore
 from scala_lab.runs.sweep import run_sweep
 from tests.runs.measures import tiny_spec
+from tests.runs.slurm import Slurm, require_slurm
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    require_slurm()
+    pytest.importorskip("submitit", reason="the optional package submitit is not installed")
+    slurm = Slurm(tmp_path_factory.mktemp("slurm"))
+    try:
+        slurm.start()
+        yield slurm
+    finally:
+        slurm.stop()
 
 
 def test_cluster_leaves_what_this_machine_leaves(slurm, inputs, tmp_path, monkeypatch):
-    pytest.importorskip("submitit", reason="the optional package submitit is not installed")
     from scala_lab.runs.cluster import SlurmCluster
 
     monkeypatch.setenv("SLURM_CONF", str(slurm.config))
@@ -73,7 +85,6 @@ def test_cluster_leaves_what_this_machine_leaves(slurm, inputs, tmp_path, monkey
 
 
 def test_job_that_vanishes_fails_its_cell_only(slurm, inputs, tmp_path, monkeypatch):
-    pytest.importorskip("submitit", reason="the optional package submitit is not installed")
     from scala_lab.runs.cluster import SlurmCluster
 
     monkeypatch.setenv("SLURM_CONF", str(slurm.config))
