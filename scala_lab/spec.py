@@ -89,6 +89,9 @@ class RecipeSpec:
     """Deviation of the Gaussian start of the noise."""
     pga_steps: int | None = None
     """T: number of projected gradient ascent steps."""
+    pga: Literal["auto", "exact", "fused"] | None = None
+    """How the ascent's gradient is found. exact: by passes of its own; fused: from the clean backward pass, for one
+    ascent step with masks shared or off; auto: fused where it holds and is cheaper."""
     ascent: Literal["literal", "normalized"] | None = None
     """literal: rho * g; normalized: rho * g / max|g| per token."""
     target: Literal["LP", "GT"] | None = None

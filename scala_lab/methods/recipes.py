@@ -34,6 +34,7 @@ STEP_DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "omega": 1e-5,
             "sigma": 1e-5,
             "pga_steps": 1,
+            "pga": "auto",
             "ascent": "literal",
             "target": "LP",
             "noise": "pga",

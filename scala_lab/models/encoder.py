@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -39,6 +40,12 @@ class Encoder:
     def device(self) -> torch.device:
         """Where the weights are."""
         return self._table.weight.device
+
+    @functools.cached_property
+    def drops_out(self) -> bool:
+        """Whether the model has dropout, by the rates in its config."""
+        config = self.model.config.to_dict()  # type: ignore[operator,union-attr]
+        return any("dropout" in name and isinstance(rate, (int, float)) and rate > 0 for name, rate in config.items())
 
     def embed(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Word embeddings of a batch, (samples, tokens, width)."""

@@ -5,29 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from scala_lab.methods.pga import noisy_passes
 from scala_lab.methods.recipes import find_recipe
-from scala_lab.spec import RunSpec
+from scala_lab.spec import DataSpec, RunSpec
+from scala_lab.tasks.registry import TASKS
 
 PLAIN = 3.0
 """One forward and one backward pass."""
 
 
-def passes_per_sample(spec: RunSpec) -> tuple[float, float]:
+def passes_per_sample(spec: RunSpec, outputs: int | None = None) -> tuple[float, float]:
     """Cost of a sample in a step without noise, and in one with noise.
 
-    ScaLA with T ascent steps: clean forward 1, T times inner forward 1 and backward 1 (for the noise alone),
-    adversarial forward 1, backward through the adversarial pass 2, and through the clean one 2. Without ascent the
-    inner passes fall away. FreeLB: 3 for each of its K passes, in every step.
+    FreeLB: 3 for each of its K passes, in every step. ScaLA: see `noisy_passes`.
+
+    Args:
+        spec: The run.
+        outputs: Of the model's head, where that is known; else as the task's registry says, or two for a file of the
+            user's own.
     """
-    recipe = spec.resolved().recipe
+    spec = spec.resolved()
+    recipe = spec.recipe
     step = find_recipe(recipe.method).step
     if step == "freelb":
         cost = PLAIN * (recipe.adv_passes or 1)
         return cost, cost
     if step == "plain":
         return PLAIN, PLAIN
-    inner = 2.0 * (recipe.pga_steps or 1) if recipe.noise == "pga" else 0.0
-    return PLAIN, 2 * PLAIN + inner
+    return PLAIN, noisy_passes(recipe.options, outputs or _outputs(spec.data), drops_out=spec.encoder.dropout != 0)
+
+
+def _outputs(data: DataSpec) -> int:
+    if data.task in TASKS:
+        return TASKS[data.task].outputs
+    return 1 if data.regression else 2
 
 
 def forward_passes(record: Mapping[str, Any]) -> float:
@@ -39,5 +50,5 @@ def forward_passes(record: Mapping[str, Any]) -> float:
     rows = record["samples"]["train"]
     seen = rows * spec.optim.epochs if spec.optim.max_steps is None else record["steps_done"] * spec.batches.batch_size
     noised = record.get("counts", {}).get("noised_samples", 0) + record.get("counts", {}).get("skipped_noise", 0)
-    plain, noisy = passes_per_sample(spec)
+    plain, noisy = passes_per_sample(spec, record.get("outputs"))
     return (plain * (seen - noised) + noisy * noised) / rows

@@ -121,6 +121,8 @@ def _first_record(spec: RunSpec, prepared: Prepared, training: Training) -> dict
         "spec": spec.to_dict(),
         "fingerprints": prepared.fingerprints,
         "learning_rate": training.rate,
+        "outputs": prepared.task.outputs,
+        "pga": training.pga,
         "steps": training.steps,
         "steps_done": training.progress.steps_done,
         "samples": {

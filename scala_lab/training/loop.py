@@ -15,6 +15,7 @@ from scala_lab.batches import BatchPlan, part_cost
 from scala_lab.clock import Clock
 from scala_lab.errors import UserError
 from scala_lab.methods.delay import Settling
+from scala_lab.methods.pga import chosen_pga
 from scala_lab.methods.step import MicroBatch, Moment, build_step
 from scala_lab.models.encoder import Encoder
 from scala_lab.models.loading import hidden_size
@@ -60,6 +61,7 @@ class Training:
         world.share_from_leader([tensor.data for tensor in self.model.parameters()])
         self.encoder = Encoder(self.model, autocast=_autocast(spec, world))
         self.step_function = build_step(spec.recipe.method, spec.recipe.options)
+        self.pga = chosen_pga(spec.recipe.options, prepared.task.outputs, self.encoder.drops_out)
         width = hidden_size(self.model)
         self.rate = peak_rate(spec, width)
         self.optimizer = build_optimizer(self.model, spec.optim, self.rate)

@@ -43,9 +43,9 @@ def make_batch(rows=range(4), classes: int = 2, length: int | None = None, share
 
 
 def make_step(method: str = "scala", **options):
-    """The step function of a recipe, from the first step on unless a delay is given."""
+    """The step function of a recipe, from the first step on unless a delay is given, with the exact ascent."""
     if "delay" in RECIPES[method].option_values():
-        options.setdefault("delay", 0.0)
+        options = {"delay": 0.0, "pga": "exact", **options}
     recipe = RunSpec.of(method=method, **options).resolved().recipe
     return build_step(method, recipe.options)
 

@@ -9,7 +9,7 @@ from scala_lab.spec import RunSpec
 
 
 def spec(method, **values):
-    return RunSpec.of(method=method, task="mini-sst2", lr=1e-3, threads=1, device="cpu", **values)
+    return RunSpec.of(**{"method": method, "task": "mini-sst2", "lr": 1e-3, "threads": 1, "device": "cpu", **values})
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,9 @@ def spec(method, **values):
         ("ngd", {}, 3),
         ("scala", {}, 8),  # clean 1, inner 1 + 1, adversarial 1, backward through both 4
         ("scala", {"pga_steps": 3}, 12),
-        ("scala-effective", {}, 8),
+        ("scala-effective", {}, 6),  # the clean backward gives the noise
+        ("scala-effective", {"task": "mini-mnli"}, 7),  # three classes: one more pull through the clean graph
+        ("scala-effective", {"pga": "exact"}, 8),
         ("gaussian", {}, 6),
         ("rdrop", {}, 6),
         ("freelb", {}, 9),
@@ -47,6 +49,11 @@ def test_a_run_with_delay_5_of_6_costs_five_plain_epochs_and_a_noisy_one():
     assert forward_passes(record(spec("scala", delay=0.0), noised=6000)) == 6 * 8
     assert forward_passes(record(spec("plain"))) == 18
     assert forward_passes(record(spec("freelb"))) == 54
+
+
+def test_a_file_of_the_users_own_costs_by_the_outputs_that_its_run_had():
+    run = {**record(spec("scala-effective", delay=0.0, task="own.csv"), noised=6000), "outputs": 3}
+    assert forward_passes(run) == 6 * 7
 
 
 def test_samples_whose_noise_was_left_out_cost_as_much():
