@@ -14,7 +14,7 @@ import torch
 from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
 
-from scala_lab.curvature.eigen import EigenResult, Operator, Which, random_start
+from scala_lab.curvature.eigen import EigenResult, Operator, Which, random_start, uphill_start
 from scala_lab.curvature.inner_products import dot, norm, subtract_projection
 
 
@@ -111,7 +111,7 @@ class KrylovBasis:
 
 def lanczos(op: Operator, k: int, tol: float, which: Which, max_products: int, seed: int) -> EigenResult:
     """Extreme eigenpairs; see `top_eigenpairs`."""
-    basis = KrylovBasis(op, random_start(op, seed))
+    basis = KrylovBasis(op, uphill_start(op, seed))
     while True:
         basis.extend()
         values, vectors, errors = basis.ritz_pairs()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from scala_lab.curvature.lanes import Lanes, deal, lane_count
 from scala_lab.curvature.loss import BatchLoss, word_table
 from scala_lab.curvature.memory import graph_bytes
 from scala_lab.curvature.shards import cut_batch, padding_is_idle, probe
@@ -48,6 +50,11 @@ class _Shard:
     inputs: dict[str, Tensor]
     labels: Tensor
     graph: list[GradientEdge | None] | None = None
+
+    @property
+    def width(self) -> int:
+        """Tokens of a row, padding included."""
+        return max((value.shape[1] for value in self.inputs.values() if value.ndim > 1), default=1)
 
 
 def _shard(batch: Mapping[str, Tensor]) -> _Shard:
@@ -96,6 +103,7 @@ class HessianOperator:
         self.group, self.on_product = group, on_product
         self.device = next(model.parameters()).device
         self.products = 0
+        self._forward_lock = threading.Lock()
         whole = [self._tensors(batch) for batch in batches]
         self._shards = [_shard(batch) for batch in whole]
         self.samples = round(self._sum(float(sum(len(shard.labels) for shard in self._shards))))
@@ -107,6 +115,7 @@ class HessianOperator:
         self._loss = BatchLoss(model, self.space, [shard.labels for shard in self._shards])
         if whole:
             self._try_on_a_few(_shard(probe(whole)), whole)
+        self._lanes = Lanes(lane_count(len(self._shards), self.device))
         self._retain(budget)
 
     @property
@@ -127,15 +136,18 @@ class HessianOperator:
 
     def multiply(self, touched: Tensor) -> Tensor:
         """H v for a touched vector: what solvers iterate with."""
-        pieces, result = self.space.pieces(touched), torch.zeros_like(touched)
-        for shard in self._shards:
+        pieces = self.space.pieces(touched)
+
+        def product(shard: _Shard) -> Sequence[Tensor | None]:
             kept = shard.graph is not None
             graph = shard.graph if shard.graph is not None else _ends(self._gradient_graph(shard))
-            self._add(result, self._backward(graph, pieces, keep=kept))
+            return self._backward(graph, pieces, keep=kept)
+
+        result = self._over_shards(product)
         self.products += 1
         if self.on_product is not None:
             self.on_product()
-        return self._reduced(result)
+        return result
 
     def block(self, names: Sequence[str]) -> HessianOperator:
         """The diagonal block of H over some of its parameters, as an operator with a count of its own.
@@ -156,10 +168,9 @@ class HessianOperator:
 
     def gradient(self) -> Tensor:
         """Gradient of the mean loss as a touched vector."""
-        result = torch.zeros(self.space.touched_size, dtype=self.dtype, device=self.device)
-        for shard in self._shards:
-            self._add(result, torch.autograd.grad(self._mean_loss(shard), self._loss.leaves, allow_unused=True))
-        return self._reduced(result)
+        return self._over_shards(
+            lambda shard: torch.autograd.grad(self._mean_loss(shard), self._loss.leaves, allow_unused=True)
+        )
 
     def loss(self) -> float:
         """The mean loss."""
@@ -191,8 +202,28 @@ class HessianOperator:
         return sum(len(shard.labels) for shard in self._shards if shard.graph is not None)
 
     def _mean_loss(self, shard: _Shard) -> Tensor:
-        """The batch's share of the mean: sum over its samples / N."""
-        return self._loss(shard.inputs, shard.labels).sum() / self.samples
+        """The batch's share of the mean: sum over its samples / N. One lane at a time: hooks belong to the model."""
+        with self._forward_lock:
+            return self._loss(shard.inputs, shard.labels).sum() / self.samples
+
+    def _over_shards(self, parts_of: Callable[[_Shard], Sequence[Tensor | None]]) -> Tensor:
+        """The sum over all shards of all workers of what has a part for each leaf, as a touched vector."""
+
+        def lane_sum(shards: Sequence[_Shard]) -> Tensor:
+            total = torch.zeros(self.space.touched_size, dtype=self.dtype, device=self.device)
+            for shard in shards:
+                self._add(total, parts_of(shard))
+            return total
+
+        first, *others = self._lanes.map(lane_sum, self._dealt())
+        for other in others:
+            first += other
+        return self._reduced(first)
+
+    def _dealt(self) -> list[list[_Shard]]:
+        """The shards of each lane. One that is streamed costs about twice one whose graph is kept."""
+        costs = [len(shard.labels) * shard.width * (1 if shard.graph is not None else 2) for shard in self._shards]
+        return deal(self._shards, costs, self._lanes.count)
 
     def _gradient_graph(self, shard: _Shard) -> list[Tensor | None]:
         leaves = self._loss.leaves

@@ -31,7 +31,7 @@ def top_eigenpairs(
         which: largest, or smallest for the most negative ones.
         solver: lanczos (few products, all pairs at once), or power (the paper's; one pair after another).
         max_products: Stop after this many, converged or not.
-        seed: Of the random start.
+        seed: Of the start: random for power, random and along the gradient for lanczos.
     """
     if not 1 <= k <= op.space.touched_size:
         raise UserError(f"k must be between 1 and {op.space.touched_size}, not {k}")

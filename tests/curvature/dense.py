@@ -88,3 +88,6 @@ class Known:
     def multiply(self, vector: torch.Tensor) -> torch.Tensor:
         self.products += 1
         return self.matrix @ vector
+
+    def gradient(self) -> torch.Tensor:
+        return torch.zeros(len(self.matrix), dtype=self.dtype)

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from scala_lab.curvature import HessianOperator
+from scala_lab.curvature.lanes import Lanes, deal, lane_count
+from tests.curvature.dense import tiny_batches, tiny_classifier
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_shares_are_even_and_complete():
+    costs = [9.0, 1.0, 7.0, 3.0, 2.0, 8.0]
+    dealt = deal(range(6), costs, 3)
+    assert sorted(item for lane in dealt for item in lane) == list(range(6))
+    assert sorted(sum(costs[item] for item in lane) for lane in dealt) == [10.0, 10.0, 10.0]
+
+
+def test_lanes_run_at_once_with_their_own_compute_threads(two_threads):
+    meeting = threading.Barrier(2, timeout=20)
+
+    def meet(_):
+        meeting.wait()  # breaks unless the other lane is here at the same time
+        return torch.get_num_threads()
+
+    assert Lanes(lane_count(5, torch.device("cpu"))).map(meet, ["a", "b"]) == [1, 1]
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize("budget", [0, 1 << 30])
+def test_products_and_gradients_are_those_of_one_lane(tmp_path, two_threads, budget):
+    model, batches = tiny_classifier(tmp_path), tiny_batches((3, 5, 2, 6))
+    several = HessianOperator(model, batches, budget=budget)
+    torch.set_num_threads(1)
+    alone = HessianOperator(model, batches, budget=budget)
+    assert (several._lanes.count, alone._lanes.count) == (2, 1)
+    vector = torch.randn(alone.space.touched_size, generator=torch.Generator().manual_seed(0), dtype=alone.dtype)
+    for found, expected in (
+        (several.multiply(vector), alone.multiply(vector)),
+        (several.gradient(), alone.gradient()),
+    ):
+        assert torch.allclose(found, expected, rtol=1e-10, atol=1e-14)
+    assert torch.equal(several.multiply(vector), several.multiply(vector))
