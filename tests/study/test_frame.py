@@ -1,19 +1,16 @@
-"""Rows of cells, and records that come back from their files as they were."""
+"""Cells with their findings, as rows."""
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
 
-from scala_lab.errors import UserError
 from scala_lab.runs.measurement import Measurement
-from scala_lab.runs.records import Records, run_record
+from scala_lab.runs.records import Records
 from scala_lab.spec import RunSpec
 from scala_lab.study import Cell
 from scala_lab.study.frame import frame_of
-from scala_lab.training.run_folder import RunResult
 from tests.studies.synthetic import run_record as synthetic
 
 
@@ -65,44 +62,3 @@ def test_a_measurement_is_a_row_of_its_result(records):
     assert frame["eigenvalue"].tolist()[1] == 2.5
     assert frame["status"].tolist() == ["finished", "finished"]
     assert frame["id"].tolist() == [spec().run_id, taken.id]
-
-
-def test_records_come_back_from_their_files(records, tmp_path):
-    records.measurements["m"] = {"id": "m", "status": "failed", "result": None, "error": "no\nluck"}
-    records.write(tmp_path)
-    assert Records.read(tmp_path) == records
-    again = tmp_path / "again"
-    again.mkdir()
-    Records.read(tmp_path).write(again)
-    for name in ("runs.jsonl", "measurements.jsonl"):
-        assert (again / name).read_bytes() == (tmp_path / name).read_bytes()
-
-
-def test_damaged_or_missing_records_are_an_error_for_people(records, tmp_path):
-    with pytest.raises(UserError, match=r"runs\.jsonl is missing"):
-        Records.read(tmp_path)
-    records.write(tmp_path)
-    (tmp_path / "runs.jsonl").write_text('{"id": "x", "st')
-    with pytest.raises(UserError, match="damaged"):
-        Records.read(tmp_path)
-
-
-def test_what_a_report_keeps_of_a_run(tmp_path):
-    lines = [
-        {"step": 1, "epoch": 0.5, "loss": 0.7, "divergence": None},
-        {"step": 2, "epoch": 1.0, "loss": 0.6, "divergence": 1e-3, "eval": {"dev": {"accuracy": 0.8}}},
-    ]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    environment = {"python": "3.11", "command": "/home/someone/bin/scala-lab train"}
-    record = {"id": "x", "status": "finished", "fingerprints": {"model": "abc"}, "environment": environment}
-    kept = run_record(RunResult(tmp_path, record))
-    assert kept == {
-        "id": "x",
-        "status": "finished",
-        "environment": {"python": "3.11"},
-        "epochs": [{"epoch": 1.0, "loss": 0.6, "divergence": 1e-3, "dev": {"accuracy": 0.8}}],
-    }
-
-
-def test_a_run_that_two_cells_share_is_one():
-    assert Cell(spec().override(threads=1), method="other name").key == Cell(spec(), method="one").key
