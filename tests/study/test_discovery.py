@@ -121,6 +121,7 @@ def test_module_as_a_program_is_the_command(program, capsys, monkeypatch, tmp_pa
     else:
         with pytest.raises(SystemExit) as end:
             if program == "module":
+                monkeypatch.delitem(sys.modules, f"studies.{name}")  # a program starts without it
                 runpy.run_module(f"studies.{name}", run_name="__main__", alter_sys=True)
             else:
                 runpy.run_path("mine.py", run_name="__main__")
