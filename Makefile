@@ -33,5 +33,8 @@ lint: $(READY)  ## ruff (rules and format)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+# Each is a script of its own; the summary puts the results of all of them into one table.
+BENCHMARKS := startup clock optimizer steps whole_runs training grid growth curvature summary
+
 bench: $(READY)  ## measure against peers, side by side in one run
-	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+	@for name in $(BENCHMARKS); do echo "== $$name"; $(BIN)/python benchmarks/$$name.py || exit 1; done

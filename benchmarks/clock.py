@@ -8,19 +8,23 @@ opens one. The smallest step that the studies take, B=32 on the embedded encoder
 
 from __future__ import annotations
 
-import json
-import statistics
 import time
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import tyro
+from measures import compared, write_result
+from our_side import OurSide
+from turns import in_turns
 
 from scala_lab import RunSpec
-from scala_lab.files import write_json
 
-RESULTS = Path(__file__).parent / "results"
 EMPTY_PHASES = 20_000
+METHODS: dict[str, dict[str, Any]] = {
+    "lamb": {"method": "lamb"},
+    "scala": {"method": "scala", "delay": 0.0},
+    "freelb": {"method": "freelb"},
+}
 
 
 @dataclass(frozen=True)
@@ -37,12 +41,7 @@ class Options:
 
 def main(options: Options) -> None:
     """Measure, print and write benchmarks/results/clock.json."""
-    import torch
-
     from scala_lab.clock import Clock
-    from scala_lab.training.loop import Training
-    from scala_lab.training.preparation import prepare
-    from scala_lab.training.world import World
 
     class Counting(Clock):
         opened = 0
@@ -51,34 +50,36 @@ def main(options: Options) -> None:
             self.opened += 1
             return super().phase(name)
 
-    torch.set_num_threads(options.threads)
     clock = Clock()
     started = time.perf_counter()
     for _ in range(EMPTY_PHASES):
         with clock.phase("data"):
             pass
     phase_seconds = (time.perf_counter() - started) / EMPTY_PHASES
-    result = {"phase_microseconds": 1e6 * phase_seconds}
-    for method, more in (("lamb", {}), ("scala", {"delay": 0.0}), ("freelb", {})):
-        spec = RunSpec.of(method=method, batch_size=options.batch_size, threads=options.threads, **more).resolved()
-        training = Training(spec, prepare(spec), World(0, 1, torch.device("cpu")))
-        training.model.train()
-        training.clock = counting = Counting()
-        seconds = []
-        for step in range(options.rounds + 2):
-            began = time.perf_counter()
-            training.accumulate(step)
-            with counting.phase("optimizer"):
-                training.update(step)
-            seconds.append(time.perf_counter() - began)
-        phases = counting.opened / len(seconds)
-        whole = statistics.median(seconds[2:])
-        counted = sum(counting.totals().values()) / sum(seconds)
-        result[method] = {"step_milliseconds": 1e3 * whole, "phases_per_step": phases}
-        result[method] |= {"overhead": phases * phase_seconds / whole, "phases_over_step": counted}
-    print(json.dumps(result, indent=2))
-    write_json(RESULTS / "clock.json", result)
+    sides, clocks = {}, {}
+    for name, method in METHODS.items():
+        spec = RunSpec.of(**method, batch_size=options.batch_size, threads=options.threads)
+        sides[name] = OurSide(spec)
+        sides[name].training.clock = clocks[name] = Counting()
+    seconds = in_turns({name: side.step for name, side in sides.items()}, options.rounds, warm_up=2)
+    measures, details = [], {"phase_microseconds": 1e6 * phase_seconds, "step_seconds": seconds}
+    for name, taken in seconds.items():
+        phases = 1 + clocks[name].opened / (len(taken) + 2)  # a run also opens one around the update
+        details[name] = {"phases_per_step": phases}
+        measures.append(
+            compared(
+                f"clock in a step of {name}, B={options.batch_size}",
+                [1e3 * phases * phase_seconds],
+                [1e3 * value for value in taken],
+                "ms",
+                "ours over peer",
+                "whole step",
+                bound="at most",
+                goal=0.01,
+            )
+        )
+    write_result("clock", "Cost of taking the time", measures, asdict(options), details)
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    main(tyro.cli(Options, description=__doc__))

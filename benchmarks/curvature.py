@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,14 +22,14 @@ from typing import Any, Literal
 
 import tyro
 from inputs import sst2
+from measures import RESULTS, Measure, compared, write_result
 from memory import peak_memory
 from peers import add_peers
+from turns import seconds_of
 
 from scala_lab import RunSpec, train
-from scala_lab.files import write_json
 from scala_lab.tasks.token_cache import cache_folder
 
-RESULTS = Path(__file__).parent / "results" / "curvature.json"
 Part = Literal["product", "eigenthings", "curvlinops", "pyhessian", "memory"]
 GOALS = {"eigenthings": 1.3, "curvlinops": 1.3, "pyhessian": 10.0, "product": 2.8, "memory": 1.1}
 
@@ -70,13 +69,6 @@ def load(checkpoint: Path, spec: RunSpec, samples: int, micro_batch: int = 64) -
     rows = SampleOptions(samples=samples, micro_batch=micro_batch)
     loaded = load_with_samples(checkpoint, spec.data, rows, torch.device("cpu"))
     return loaded.model.eval(), loaded.sets[0]
-
-
-def seconds_of(function: Callable[[], Any]) -> float:
-    """Wall-clock seconds of one call."""
-    started = time.perf_counter()
-    function()
-    return time.perf_counter() - started
 
 
 def product_cost(question: Any, op: Any, rounds: int) -> dict[str, Any]:
@@ -187,31 +179,32 @@ def memory(checkpoint: Path, spec: RunSpec, options: Options) -> dict[str, Any]:
     return {**found, "products": options.memory_products, "ratio": max(entry["ratio"] for entry in found.values())}
 
 
-def table(parts: dict[str, Any]) -> str:
-    """Measure, ours, peer, ratio, goal."""
-    lines = ["| measure | ours | peer | ratio | goal |", "|---|---|---|---|---|"]
+def measures_of(parts: dict[str, Any]) -> list[Measure]:
+    """Each part against its goal."""
+    found = []
     for name, part in parts.items():
         if "peer_name" in part:
-            sides = [_side(part["ours"]), _side(part["peer"], stopped=part.get("stopped", False))]
-            lines.append(
-                f"| top 5, {part['peer_name']} | {' | '.join(sides)} | {part['ratio']:.2f} | >= {GOALS[name]} |"
-            )
+            found.append(_against_peer(part, GOALS[name]))
         elif name == "product":
-            sides = [f"{statistics.median(part[key]):.2f} s" for key in ("product_seconds", "gradient_seconds")]
-            lines.append(f"| product over gradient | {' | '.join(sides)} | {part['ratio']:.2f} | <= {GOALS[name]} |")
+            sides = part["product_seconds"], part["gradient_seconds"]
+            title = "Hessian product over gradient"
+            goals: dict[str, Any] = {"bound": "at most", "goal": GOALS[name], "limit": 2.0}
+            found.append(compared(title, *sides, "s", "ours over peer", "gradient", **goals))
         else:
             for of in ("operator", "command"):
-                few, many = (f"{size / 1e9:.2f} GB" for size in part[of]["peak_bytes"].values())
-                name = f"peak memory of 8,192 over 1,024 rows, {of}"
-                lines.append(f"| {name} | {many} | {few} | {part[of]['ratio']:.3f} | <= {GOALS['memory']} |")
-    return "\n".join(lines)
+                few, many = (size / 1e9 for size in part[of]["peak_bytes"].values())
+                title, goals = f"peak memory with 8,192 rows, {of}", {"bound": "at most", "goal": GOALS[name]}
+                found.append(compared(title, [many], [few], "GB", "ours over peer", "1,024 rows", **goals))
+    return found
 
 
-def _side(record: dict[str, Any], stopped: bool = False) -> str:
-    seconds = record["seconds"]
-    spread = f" ({min(seconds):.1f}-{max(seconds):.1f})" if len(seconds) > 1 else ""
-    end = "stopped" if stopped else f"residual {max(record['measured_residuals']):.1e}"
-    return f"{statistics.median(seconds):.1f} s{spread}, {record['products']} products, {end}"
+def _against_peer(part: dict[str, Any], goal: float) -> Measure:
+    """Seconds to the top 5 eigenvalues, with the largest residual that each side ended with."""
+    residuals = [max(part[side]["measured_residuals"], default=None) for side in ("ours", "peer")]
+    ours, peer = ("stopped" if residual is None else f"residual {residual:.1e}" for residual in residuals)
+    sides = part["ours"]["seconds"], part["peer"]["seconds"]
+    title, peer_name = f"top 5 Hessian eigenvalues, {ours}", f"{part['peer_name']}, {peer}"
+    return compared(title, *sides, "s", "peer over ours", peer_name, goal=goal)
 
 
 def main(options: Options) -> None:
@@ -242,13 +235,15 @@ def main(options: Options) -> None:
         "threads": options.threads,
         "environment": describe_environment(),
     }
-    parts = json.loads(RESULTS.read_text())["parts"] if RESULTS.exists() else {}
+    present = RESULTS / "curvature.json"
+    parts = json.loads(present.read_text())["details"] if present.exists() else {}
     for name in measure:
         if name in options.parts:
             print(name, flush=True)
             parts[name] = {**measure[name](), **about}
-            write_json(RESULTS, {"parts": {key: parts[key] for key in measure if key in parts}})
-    print(table({key: parts[key] for key in measure if key in parts}))
+            parts = {key: parts[key] for key in measure if key in parts}
+            settings = {"samples": options.samples, "threads": options.threads, "task": spec.data.task}
+            write_result("curvature", "Curvature", measures_of(parts), settings, parts)
 
 
 if __name__ == "__main__":

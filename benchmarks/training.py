@@ -1,147 +1,127 @@
 """Training speed and memory beside transformers.Trainer: same model, rows, batch size and threads, in one run.
 
-    python benchmarks/training.py --data-dir GLUE --model MODEL [--threads 2] [--rounds 3]
+    python benchmarks/training.py [--data-dir GLUE --model MODEL] [--threads 2] [--rounds 3] [--no-memory]
 
-Both sides train SST-2 at B=1024. The peer pads dynamically (each micro-batch to its longest row) and runs at the
-micro-batch size that is fastest for it, found first. Steps of both sides alternate, so that whatever else the
-machine does hits both; the ratio is of medians. Without --data-dir and --model: a folder `shared` beside the repository
-(or $SCALA_LAB_SHARED) that has them, else the embedded task and encoder.
-Memory is the peak of fresh processes at B=1024 and B=8192, at the same micro-batch size.
+SST-2 three times: at B=1024 and B=32 against dynamic padding (each micro-batch to its longest row), and at B=1024
+against padding to 128 tokens, the default of run_glue. The peer runs at the micro-batch size that is fastest for it,
+found first, with its default optimizer; ours are LAMB at B=1024 and AdamW at B=32. Steps of both sides take turns; the
+ratio is of medians. Padded to 128 a step of the peer takes a minute, so there its batches are a quarter as large: time
+is proportional to rows, and what is left of it, an optimizer step for fewer rows, is a hundredth.
+
+Operations per second are 6 x parameters of the layers x real tokens, beside bare products of matrices of the same
+shapes. Memory is the peak of fresh processes at B=1024 and B=8192, at the same micro-batch size.
 """
 
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import tempfile
-import time
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import tyro
-from inputs import sst2
+from inputs import Inputs
+from measures import Measure, compared, write_result
 from memory import peak_memory
+from our_side import OurSide
 from peers import add_peers
+from turns import in_turns
 
 from scala_lab import RunSpec
-from scala_lab.files import write_json
-
-RESULTS = Path(__file__).parent / "results"
 
 
 @dataclass(frozen=True)
 class Options:
     """Training speed and memory beside transformers.Trainer."""
 
-    data_dir: Path | None = None
-    """GLUE folder."""
-    model: str | None = None
-    """Folder or name of the encoder."""
+    inputs: tyro.conf.OmitArgPrefixes[Inputs] = field(default_factory=Inputs)
     threads: int = 2
     """CPU threads of both sides."""
     rounds: int = 3
-    """Steps measured on each side."""
+    """Turns of each side at the large batch size; at the small one there are ten times as many."""
     batch_size: int = 1024
-    """Rows of an optimizer step."""
+    """Rows of a large step."""
+    small_batch_size: int = 32
+    """Rows of a small step."""
     peer_micro_batches: tuple[int, ...] = (8, 16, 32, 64)
     """Micro-batch sizes tried for the peer."""
     memory: bool = True
     """Measure memory too."""
 
 
-def our_spec(options: Options, **changes: Any) -> RunSpec:
-    """The command that both sides run."""
-    values = {"method": "lamb", "batch_size": options.batch_size, "train_samples": 8192, "eval_samples": 64}
-    where = sst2(options.data_dir, options.model)
-    return RunSpec.of(**where, **values, threads=options.threads, **changes).resolved()
+def our_spec(options: Options, batch_size: int, method: str = "lamb", **changes: Any) -> RunSpec:
+    """The run that both sides train."""
+    values = {"method": method, "batch_size": batch_size, "train_samples": 8192, "eval_samples": 64}
+    return RunSpec.of(**options.inputs.of("sst2"), **values, threads=options.threads, **changes).resolved()
 
 
-class OurSide:
-    """scala_lab's loop, one step at a time."""
+def against_trainer(
+    options: Options, spec: RunSpec, padding: Any, rounds: int, peer_rows: int, goal: float
+) -> tuple[Measure, dict[str, Any]]:
+    """Samples per second of both, and what explains them."""
+    from peers.trainer import TrainerSide
 
-    def __init__(self, spec: RunSpec) -> None:
-        import torch
+    peer_spec = spec.override(batch_size=peer_rows)
+    tried = {}
+    for size in [size for size in options.peer_micro_batches if size <= peer_rows]:
+        trial = spec.override(batch_size=max(size, min(peer_rows, 64 if padding == "max length" else 256)))
+        tried[size] = TrainerSide(trial, size, padding).steps(1)[0] / trial.batches.batch_size
+    best = min(tried, key=lambda size: tried[size])
+    peer, ours = TrainerSide(peer_spec, best, padding), OurSide(spec)
+    ours.step(0)
+    seconds = in_turns(
+        {"ours": lambda number: ours.step(1 + number), "peer": lambda _: peer.steps(1)[0]}, rounds, warm_up=0
+    )
+    size = spec.batches.batch_size
+    measure = compared(
+        f"training at B={size:,}, peer pads {'each micro-batch' if padding == 'dynamic' else 'to 128'}",
+        [size / value for value in seconds["ours"]],
+        [peer_rows / value for value in seconds["peer"]],
+        "samples/s",
+        "ours over peer",
+        "transformers.Trainer",
+        goal=goal,
+    )
+    about = {"our_micro_batch": spec.batches.micro_batch, "peer_micro_batch": best, "peer_rows_of_a_step": peer_rows}
+    return measure, {**about, "peer_seconds_per_sample_by_micro_batch": tried, "seconds": seconds}
 
-        from scala_lab.training.loop import Training
-        from scala_lab.training.preparation import prepare
-        from scala_lab.training.world import World
 
-        self.training = Training(spec, prepare(spec), World(0, 1, torch.device("cpu")))
-        self.training.model.train()
-        self.done = 0
+def against_matmuls(options: Options, spec: RunSpec) -> tuple[Measure, dict[str, Any]]:
+    """Operations per second on real tokens, beside bare products in the shapes of the same micro-batches."""
+    from matmuls import BareMatmuls, token_layers, token_parameters
 
-    def step(self) -> float:
-        """Seconds of one optimizer step."""
-        started = time.perf_counter()
-        self.training.accumulate(self.done)
-        self.training.update(self.done)
-        self.done += 1
-        return time.perf_counter() - started
-
-
-class PeerSide:
-    """transformers.Trainer with dynamic padding."""
-
-    def __init__(self, spec: RunSpec, micro_batch: int) -> None:
-        from datasets import Dataset
-        from transformers import DataCollatorWithPadding
-
-        from scala_lab.models.loading import load_classifier
-        from scala_lab.training.preparation import prepare
-
-        prepared = prepare(spec)
-        split, offsets = prepared.train, prepared.train.offsets
-        columns = {
-            "input_ids": [split.ids[offsets[i] : offsets[i + 1]].tolist() for i in range(len(split))],
-            "label": split.labels.tolist(),
-        }
-        if split.type_ids is not None:
-            columns["token_type_ids"] = [
-                split.type_ids[offsets[i] : offsets[i + 1]].tolist() for i in range(len(split))
-            ]
-        self.rows = Dataset.from_dict(columns)
-        self.model = load_classifier(spec.encoder.model, prepared.task)
-        self.collator = DataCollatorWithPadding(prepared.tokenizer)
-        self.micro_batch, self.batch_size = micro_batch, spec.batches.batch_size
-
-    def steps(self, count: int) -> list[float]:
-        """Seconds of each of `count` optimizer steps after one that warms up."""
-        from transformers import Trainer, TrainerCallback, TrainingArguments
-
-        seconds: list[float] = []
-
-        class Stopwatch(TrainerCallback):
-            def on_step_begin(self, *_: Any, **__: Any) -> None:
-                self.started = time.perf_counter()
-
-            def on_step_end(self, *_: Any, **__: Any) -> None:
-                seconds.append(time.perf_counter() - self.started)
-
-        with tempfile.TemporaryDirectory() as folder:
-            arguments = TrainingArguments(
-                folder,
-                per_device_train_batch_size=self.micro_batch,
-                gradient_accumulation_steps=self.batch_size // self.micro_batch,
-                max_steps=count + 1,
-                learning_rate=1e-4,
-                save_strategy="no",
-                logging_strategy="no",
-                report_to=[],
-                disable_tqdm=True,
-                use_cpu=True,
-                dataloader_num_workers=0,
-            )
-            Trainer(
-                self.model, arguments, data_collator=self.collator, train_dataset=self.rows, callbacks=[Stopwatch()]
-            ).train()
-        return seconds[1:]
+    side = OurSide(spec)
+    plan, model = side.training.plan, side.training.model
+    layers, parameters = token_layers(model), token_parameters(model)
+    side.step(0)
+    ours, bare, padded_share = [], [], []
+    for number in range(1, 1 + options.rounds):
+        rows = plan.global_batch(number)
+        parts = plan.deal(rows)
+        padded = [int(len(part) * plan.lengths[part].max()) for part in parts]
+        matmuls, real = BareMatmuls(layers, padded), int(plan.lengths[rows].sum())
+        before = matmuls.rate()
+        seconds = in_turns({"step": lambda _, number=number: side.step(number)}, 1, warm_up=0)["step"][0]
+        bare += [before, matmuls.rate()]
+        ours.append(6.0 * parameters * real / seconds)
+        padded_share.append(real / sum(padded))
+    measure = compared(
+        f"operations on real tokens at B={spec.batches.batch_size:,}",
+        [value / 1e9 for value in ours],
+        [value / 1e9 for value in bare],
+        "GFLOP/s",
+        "ours over peer",
+        "bare matmuls",
+        goal=0.6,
+        limit=1.0,
+    )
+    return measure, {"layer_parameters": parameters, "real_over_padded_tokens": padded_share}
 
 
 def training_memory(options: Options, batch_size: int) -> int:
     """Peak bytes of a fresh process that trains one epoch."""
-    spec = our_spec(options, epochs=1).override(batch_size=batch_size)
+    spec = our_spec(options, batch_size, epochs=1)
     code = (
         "import json, sys; from scala_lab import RunSpec, train;"
         "train(RunSpec.from_dict(json.loads(sys.argv[1])), sys.argv[2])"
@@ -150,40 +130,37 @@ def training_memory(options: Options, batch_size: int) -> int:
         return peak_memory([sys.executable, "-c", code, json.dumps(spec.to_dict()), f"{folder}/run"])
 
 
+def memory_growth(options: Options) -> Measure:
+    """Peak at eight times the batch size over the peak at the batch size."""
+    few, many = (training_memory(options, size) / 1e9 for size in (options.batch_size, 8 * options.batch_size))
+    name = f"peak memory at B={8 * options.batch_size:,}"
+    return compared(name, [many], [few], "GB", "ours over peer", f"B={options.batch_size:,}", bound="at most", goal=1.1)
+
+
 def main(options: Options) -> None:
     """Measure, print and write benchmarks/results/training.json."""
     add_peers()  # before transformers is imported, which looks for them then
-    import torch
-
-    torch.set_num_threads(options.threads)
-    spec = our_spec(options)
-    tried = {size: PeerSide(spec, size).steps(1)[0] for size in options.peer_micro_batches}
-    best = min(tried, key=lambda size: tried[size])
-    peer, ours = PeerSide(spec, best), OurSide(spec)
-    ours.step()
-    our_seconds, peer_seconds = [], []
-    for _ in range(options.rounds):
-        our_seconds.append(ours.step())
-        peer_seconds += peer.steps(1)
-        our_seconds.append(ours.step())
-    size = options.batch_size
-    result: dict[str, Any] = {
-        "model": Path(spec.encoder.model).name,
-        "task": spec.data.task,
-        "batch_size": size,
-        "threads": options.threads,
-        "our_micro_batch": spec.batches.micro_batch,
-        "peer_micro_batch": best,
-        "our_samples_per_second": [size / value for value in our_seconds],
-        "peer_samples_per_second": [size / value for value in peer_seconds],
-        "ratio": statistics.median(peer_seconds) / statistics.median(our_seconds),
+    large = our_spec(options, options.batch_size)
+    small = our_spec(options, options.small_batch_size, method="plain")
+    size, quarter = options.batch_size, options.batch_size // 4
+    parts = {
+        "large": lambda: against_trainer(options, large, "dynamic", options.rounds, size, goal=2.5),
+        "small": lambda: against_trainer(
+            options, small, "dynamic", 10 * options.rounds, options.small_batch_size, goal=1.5
+        ),
+        "padded": lambda: against_trainer(options, large, "max length", options.rounds, quarter, goal=10.0),
+        "matmuls": lambda: against_matmuls(options, large),
     }
+    found, details = [], {}
+    for name, measure in parts.items():
+        print(name, flush=True)
+        one, details[name] = measure()
+        found.append(one)
     if options.memory:
-        result["peak_memory_bytes"] = {str(batch): training_memory(options, batch) for batch in (1024, 8192)}
-        result["memory_ratio"] = result["peak_memory_bytes"]["8192"] / result["peak_memory_bytes"]["1024"]
-    print(json.dumps(result, indent=2))
-    write_json(RESULTS / "training.json", result)
+        found.append(memory_growth(options))
+    settings = {**asdict(options), "task": large.data.task, "model": large.encoder.model.rpartition("/")[2]}
+    write_result("training", "Training speed", found, settings, details)
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    main(tyro.cli(Options, description=__doc__))

@@ -15,13 +15,18 @@ from scala_lab.tasks.token_cache import cache_folder
 REQUIREMENTS = Path(__file__).parent / "requirements.txt"
 
 
+def peers_folder() -> Path:
+    """Where they are once they are installed: a folder per list of versions and interpreter."""
+    wanted = REQUIREMENTS.read_text() + sys.version
+    return cache_folder() / "peers" / hashlib.sha256(wanted.encode()).hexdigest()[:12]
+
+
 def add_peers() -> Path:
-    """Make the peers importable: install them into the user's cache, once per list of versions and interpreter.
+    """Make the peers importable: install them into the user's cache, once.
 
     Their folder stands last on the path, so that whatever the project has itself is taken from there.
     """
-    wanted = REQUIREMENTS.read_text() + sys.version
-    folder = cache_folder() / "peers" / hashlib.sha256(wanted.encode()).hexdigest()[:12]
+    folder = peers_folder()
     if not folder.is_dir():
         print(f"installing the peers into {folder} ...", flush=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
