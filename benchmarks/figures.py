@@ -54,7 +54,7 @@ def _bars(ax: Axes, measures: Sequence[Measure]) -> None:
     places = [-place for place in range(len(measures))]
     for place, measure in zip(places, measures, strict=True):
         kind = {None: 2, True: 0, False: 1}[measure.met]
-        label = {None: "no goal set", True: "goal met", False: "goal missed"}[measure.met]
+        label = {None: "for comparison", True: "goal met", False: "goal missed"}[measure.met]
         ax.barh(place, measure.judged, 0.6, color=FILLS[kind], hatch=HATCHES[kind], edgecolor="black", label=label)
         marks = [mark for mark in (measure.judged, measure.goal, measure.limit) if mark is not None]
         ax.annotate(_words(measure), (max(marks), place), (8, 0), textcoords="offset points", va="center", fontsize=8.5)
@@ -73,7 +73,7 @@ def _words(measure: Measure) -> str:
     if measure.ratio is None:
         return f"{value(measure.judged, measure.unit)}{goal}"
     ours, peer = value(measure.ours, measure.unit), value(measure.peer or 0.0, measure.unit)
-    return f"{number(measure.ratio)}{goal}\n{ours}; {measure.peer_name} {peer}"
+    return f"{number(measure.ratio)}{goal}\n{ours}; {measure.peer_name}: {peer}"
 
 
 def curves_figure(result: Result) -> Figure:

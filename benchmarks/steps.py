@@ -77,7 +77,7 @@ def measures_of(task: str, outputs: int, seconds: Mapping[str, list[float]]) -> 
     found = []
     for side, name in names.items():
         goals = {"goal": FUSED_GOALS[outputs], "limit": FUSED_LIMITS[outputs]} if side == "fused" else {}
-        title = f"{name} over plain step, {task} ({KINDS[outputs]})"
+        title = f"{name}, {task} ({KINDS[outputs]})"
         found.append(
             compared(
                 title, seconds[side], seconds["plain"], "s", "ours over peer", "plain step", bound="at most", **goals

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,14 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))  # while modules are collected, which import from it
 
 
-@pytest.fixture(scope="session")
-def peers() -> None:
+@pytest.fixture(scope="module")
+def peers() -> Iterator[None]:
     """The packages that the benchmarks measure against, where some benchmark has installed them already."""
     from peers import peers_folder
 
-    if not peers_folder().is_dir():
+    folder = str(peers_folder())
+    if not Path(folder).is_dir():
         pytest.skip("the benchmarks' peers are not installed (`make bench` installs them)")
-    sys.path.append(str(peers_folder()))
+    sys.path.append(folder)
+    yield
+    sys.path.remove(folder)
