@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from scala_lab.runs.measurement import Measurement
-from scala_lab.scaling.calibration import WITHIN
+from scala_lab.scaling.calibration import PIECE_SECONDS, WITHIN
 from scala_lab.spec import RunSpec
 from scala_lab.study import Cell
-from scala_lab.study.rows import Row
+from scala_lab.study.rows import BASELINE, Row
 from studies._checkpoints import middle_rate
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from scala_lab.study.profiles import Profile
 
-STEPS, WARMUP = 6, 2
+LEAST_STEPS, ROWS, WARMUP = 6, 1536, 2
+"""Steps that are kept: as many as have this many rows at the large batch size, but not fewer; others before them."""
 RATES = ("1gbit", "200mbit")
 """Links between two hosts that are measured where hosts can be had on one machine."""
 
@@ -48,11 +49,29 @@ def places(profile: Profile, rates: Sequence[str] = RATES) -> list[Place]:
     return here + [Place(2, rate) for rate in rates if apart]
 
 
-def first_steps(profile: Profile, row: Row, task: str, batch_size: int) -> RunSpec:
+def kept_steps(profile: Profile) -> int:
+    """How many steps are timed: small ones vary most, and cost least."""
+    return max(LEAST_STEPS, ROWS // profile.large_batch)
+
+
+def step_note(profile: Profile) -> str:
+    """What times of steps are."""
+    return f"Medians of {kept_steps(profile)} steps after {WARMUP} of warm-up"
+
+
+def first_steps(profile: Profile, row: Row, task: str, batch_size: int, model: str | None = None) -> RunSpec:
     """A run of one step with one worker: it shows that the method runs here, and names what is timed."""
     rate = middle_rate(profile, row, batch_size)
     overrides = {**row.overrides, "workers": 1, "max_steps": 1}
-    return profile.spec(task, row.recipe, batch_size, rate, seed=profile.seeds[0], **overrides)
+    return profile.spec(task, row.recipe, batch_size, rate, seed=profile.seeds[0], model=model, **overrides)
+
+
+def calibration(profile: Profile) -> Measurement:
+    """The constants of this machine."""
+    spec = first_steps(profile, BASELINE, profile.pair[0], profile.small_batch)
+    settings: dict[str, Any] = {"rates": list(RATES), "seconds": PIECE_SECONDS}
+    settings["threads"] = max(profile.workers) * (profile.settings.get("threads") or 1)
+    return Measurement("scala_lab.scaling.measurements:calibration", (spec,), settings, alone=True)
 
 
 def step_cell(profile: Profile, rows: Sequence[tuple[Row, int]], task: str, place: Place) -> Cell:
@@ -61,7 +80,7 @@ def step_cell(profile: Profile, rows: Sequence[tuple[Row, int]], task: str, plac
     specs = tuple(first_steps(profile, row, task, batch_size) for row, batch_size in fitting)
     threads = place.workers * (profile.settings.get("threads") or 1)
     settings: dict[str, Any] = {"names": [row.method for row, _ in fitting], "workers": place.workers}
-    settings |= {"steps": STEPS, "warmup": WARMUP, "threads": threads, "rate": place.rate}
+    settings |= {"steps": kept_steps(profile), "warmup": WARMUP, "threads": threads, "rate": place.rate}
     measurement = Measurement("scala_lab.scaling.measurements:step_times", specs, settings, alone=True)
     sizes = {row.method: batch_size for row, batch_size in fitting}
     return Cell(measurement, task=task, workers=place.workers, link=place.link, sizes=sizes)
@@ -78,11 +97,12 @@ def step_rows(done: pd.DataFrame) -> pd.DataFrame:
                 rows.append(
                     {"label": label, "B": batch_size, "workers": cell["workers"], "link": cell["link"], "step": step}
                     | {"seconds": seconds, "without": cell[f"{label}:without"][step]}
-                    | {name: cell[f"{label}:{name}"][step] for name in ("samples", "tokens", "flops", "all-reduce")}
-                    | {"steps_per_epoch": cell[f"{label}:steps_per_epoch"], "matmul_rate": cell["matmul_rate"]}
+                    | {name: cell[f"{label}:{name}"][step] for name in ("samples", "tokens", "flops", "exchange")}
+                    | {"steps_per_epoch": cell[f"{label}:steps_per_epoch"]}
+                    | {name: cell[name] for name in ("matmul_rate", "gradient_bytes")}
                 )
-    names = ["label", "B", "workers", "link", "step", "seconds", "without", "samples", "tokens", "flops", "all-reduce"]
-    return pd.DataFrame(rows, columns=[*names, "steps_per_epoch", "matmul_rate"])
+    names = ["label", "B", "workers", "link", "step", "seconds", "without", "samples", "tokens", "flops", "exchange"]
+    return pd.DataFrame(rows, columns=[*names, "steps_per_epoch", "matmul_rate", "gradient_bytes"])
 
 
 def measured(done: pd.DataFrame) -> pd.DataFrame:

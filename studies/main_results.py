@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from scala_lab.claims.accuracy import c9
@@ -11,6 +10,7 @@ from scala_lab.study.discovery import main
 from scala_lab.study.rows import BASELINE, EFFECTIVE, SCALA, tuned_cells
 from scala_lab.study.tabulating import best_runs, notes, table_by_task
 from studies._paper_tables import STEPS_NOTE, TABLE_1, paper_frame, step_counts
+from studies._run_times import run_times, seconds_by, time_cells, time_notes, time_table, worker_counts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,28 +21,32 @@ INDEX = ("model", "method", "workers", "batch size")
 
 
 def cells(profile: Profile) -> list[Cell]:
-    """The small-batch baseline, and ScaLA at the large batch size, for every model of the profile."""
+    """The small-batch baseline and ScaLA at the large batch size, for every model; and what their steps take."""
     rows = ((BASELINE, profile.small_batch), (SCALA, profile.large_batch), (EFFECTIVE, profile.large_batch))
-    return [
+    runs = [
         cell
         for model in profile.models
         for row, batch_size in rows
         for cell in tuned_cells(profile, row, batch_size, models=[model])
     ]
+    return [*runs, *time_cells(profile)]
 
 
 def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     """Steps, time and accuracy."""
-    best = best_runs(frame)
+    runs = frame[frame["kind"].isna()]
+    best = best_runs(runs)
     claim = c9(best)
+    times = run_times(profile, frame[(frame["status"] == "finished") & ~frame["kind"].isna()])
     tables = [
         Tabulation(
             "",
-            results_table(profile, frame, best),
+            results_table(profile, runs, best, times),
             f"Table 1: steps, time and accuracy (%) of the baseline at B={profile.small_batch} and of ScaLA at "
             f"B={profile.large_batch}.",
-            [*notes(profile, frame, best, timed=True), _workers_note(profile)],
+            [*notes(profile, runs, best), *time_notes(profile, times)[:1], REPEATED],
         ),
+        *_time_tables(profile, times),
         Tabulation("paper", paper_frame(TABLE_1, INDEX), "Table 1 as the paper has it."),
         Tabulation("steps", step_counts(), "Table 1: the paper's steps beside those of six epochs.", [STEPS_NOTE]),
     ]
@@ -60,30 +64,40 @@ def measured_workers(profile: Profile) -> int:
     return int(profile.settings.get("workers", 1))
 
 
-def results_table(profile: Profile, frame: pd.DataFrame, best: pd.DataFrame) -> pd.DataFrame:
-    """A row per method and number of workers; times only where runs have that number."""
+def results_table(profile: Profile, runs: pd.DataFrame, best: pd.DataFrame, times: pd.DataFrame) -> pd.DataFrame:
+    """A row per method and number of workers, with the times that were measured on so many."""
     import pandas as pd
 
     names = {"batch_size": "batch size"}
-    workers = measured_workers(profile)
     parts = []
-    for count in sorted({1, workers, max(profile.workers)}):
-        made, chosen = (rows.rename(columns=names).assign(workers=count) for rows in (frame, best))
-        if count != workers:
-            made, chosen = made.assign(train_seconds=math.nan), chosen.assign(train_seconds=math.nan)
+    for count in worker_counts(profile):
+        seconds = seconds_by(times, count)
+        made, chosen = (
+            rows.rename(columns=names).assign(
+                workers=count,
+                train_seconds=[
+                    seconds.get(key, float("nan"))
+                    for key in zip(rows["model"], rows["task"], rows["method"], strict=True)
+                ],
+            )
+            for rows in (runs, best)
+        )
         parts.append(table_by_task(made, chosen, INDEX, profile.tasks, ("steps", "train_seconds", "score")))
     table = pd.concat(parts)
     order = list(dict.fromkeys((model, method) for model, method, *_ in table.index))
     return table.loc[sorted(table.index, key=lambda key: (order.index(key[:2]), key[2]))]
 
 
-def _workers_note(profile: Profile) -> str:
-    return (
-        f"Runs have {measured_workers(profile)} worker{'s' * (measured_workers(profile) != 1)}. Steps and accuracy do "
-        "not depend on the number of workers, but for rounding, so rows of one method repeat them; times over more "
-        "workers are not measured here but by the studies of scalability."
-    )
+def _time_tables(profile: Profile, times: pd.DataFrame) -> list[Tabulation]:
+    if times.empty:
+        return []
+    caption = "Table 1: seconds of a run over workers, measured or projected."
+    return [Tabulation("times", time_table(profile, times), caption, time_notes(profile, times))]
 
+
+REPEATED = (
+    "Steps and accuracy do not depend on the number of workers, but for rounding, so rows of one method repeat them."
+)
 
 STUDY = Study(
     name="main_results",

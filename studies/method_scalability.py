@@ -9,7 +9,7 @@ from scala_lab.methods.recipes import find_recipe
 from scala_lab.scaling.calibration import WITHIN
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
 from scala_lab.study.rows import BASELINE, LAMB, WITHOUT_DELAY
-from studies._timings import STEPS, WARMUP, lacking, measured, medians, places, step_cell, step_rows
+from studies._timings import lacking, measured, medians, places, step_cell, step_note, step_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +47,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     named = lines.assign(label=[_title(label, profile) for label in lines["label"]])
     delay = find_recipe("scala").option_values()["delay"]
     notes = [
-        f"Medians of {STEPS} steps after {WARMUP} of warm-up, times the steps of {epochs} epochs; "
+        f"{step_note(profile)}, times the steps of {epochs} epochs; "
         f"{done['task'].iloc[0]}, one process per worker on this machine.",
         f"ScaLA: LAMB's steps for {delay:g} of {epochs} epochs, then steps with noise.",
         *lacking(done),

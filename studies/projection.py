@@ -16,9 +16,8 @@ from scala_lab.scaling.calibration import WITHIN, Calibration
 from scala_lab.scaling.paper_times import SECONDS
 from scala_lab.scaling.step_model import Load, StepModel, Workload, best_workers, epoch_seconds
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
-from scala_lab.study.rows import BASELINE
 from studies import method_scalability, scalability
-from studies._timings import RATES, first_steps, measured
+from studies._timings import calibration, measured
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,11 +46,12 @@ def cells(profile: Profile) -> list[Cell]:
     ]
     if profile.settings.get("device") == "cuda":
         return fits
-    spec = first_steps(profile, BASELINE, profile.pair[0], profile.small_batch)
-    settings = {"rates": list(RATES), "threads": max(profile.workers) * (profile.settings.get("threads") or 1)}
-    calibration = Measurement("scala_lab.scaling.measurements:calibration", (spec,), settings, alone=True)
     timings = [*scalability.cells(profile), *method_scalability.cells(profile)]
-    return [*fits, Cell(calibration, kind=HERE), *(Cell(cell.what, kind=RUN, **cell.labels) for cell in timings)]
+    return [
+        *fits,
+        Cell(calibration(profile), kind=HERE),
+        *(Cell(cell.what, kind=RUN, **cell.labels) for cell in timings),
+    ]
 
 
 def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
@@ -74,25 +74,25 @@ def _here(profile: Profile, done: pd.DataFrame) -> Findings:
     calibrated, runs = done[done["kind"] == HERE], measured(done[done["kind"] == RUN])
     if calibrated.empty or runs.empty:
         return Findings()
-    calibration = Calibration.from_dict(calibrated.iloc[0].to_dict())
-    rows = heldout_rows(calibration, runs)
+    constants = Calibration.from_dict(calibrated.iloc[0].to_dict())
+    rows = heldout_rows(constants, runs)
     if rows.empty:
         return Findings()
     error = 100 * (np.exp(np.abs(np.log(rows["predicted / measured"]))) - 1)
-    lines, best = own_projection(profile, calibration, runs)
+    lines, best = own_projection(profile, constants, runs)
     notes = [
         "Predicted from a calibration of about a minute that times made-up batches, updates and messages, and no run. "
         "Measured: medians of the studies of scalability.",
         f"Median error {np.median(error):.0f}%, largest {error.max():.0f}%.",
     ]
     caption = (
-        f"Projected seconds per 100,000 rows of {profile.pair[0]} on hosts like this one, {calibration.cores} workers "
+        f"Projected seconds per 100,000 rows of {profile.pair[0]} on hosts like this one, {constants.cores} workers "
         "on each; measured are 1 and 2 workers."
     )
     return Findings(
         tables=[
             Tabulation("here", rows, "Steps of runs on this machine, predicted and measured.", notes),
-            Tabulation("calibration", constant_table(calibration), "Constants of this machine."),
+            Tabulation("calibration", constant_table(constants), "Constants of this machine."),
             Tabulation("here-workers", lines.pivot_table("value", "label", "workers", sort=False), caption, best),
         ],
         figures=[
@@ -180,6 +180,7 @@ def constant_table(calibration: Calibration) -> pd.DataFrame:
     ]
     rows += [(f"update by {name}", 1e3 * seconds, "ms") for name, seconds in calibration.update.items()]
     rows += [("computing on all cores over alone", calibration.crowding, "")]
+    rows += [("an update on all cores over alone", calibration.update_crowding, "")]
     for name, link in calibration.links.items():
         rows += [(f"latency, {name}", 1e6 * link.latency, "µs"), (f"bandwidth, {name}", link.bandwidth / 1e6, "MB/s")]
     return pd.DataFrame(

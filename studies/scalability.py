@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from scala_lab.claims.scaling import LARGE, SMALL, c1, c2
 from scala_lab.scaling.calibration import WITHIN
+from scala_lab.scaling.hosts import bits_per_second
+from scala_lab.scaling.links import rounds_and_share
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
 from scala_lab.study.rows import BASELINE
-from studies._timings import STEPS, WARMUP, lacking, measured, medians, places, step_cell, step_rows
+from studies._timings import lacking, measured, medians, places, step_cell, step_note, step_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +39,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     here = rows[rows["link"] == WITHIN]
     task = done["task"].iloc[0]
     notes = [
-        f"Medians of {STEPS} steps after {WARMUP} of warm-up, times the steps of an epoch over the same rows; "
+        f"{step_note(profile)}, times the steps of an epoch over the same rows; "
         f"{task}, one process per worker on this machine.",
         "Without communication: the same steps run again without the all-reduce, on the slowest worker, in turns with "
         "those that have it. What is left is exposed communication; the trainer hides none of it.",
@@ -46,6 +49,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     return Findings(
         tables=[
             Tabulation("", table, "Figure 1(a): seconds per epoch over workers.", notes),
+            Tabulation("exchange", exchange_table(steps), "Figure 1(a): the all-reduce by itself.", [_EXCHANGE_NOTE]),
             Tabulation("throughput", throughput_table(steps), "Throughput of the same steps.", [_FLOPS_NOTE]),
         ],
         figures=[
@@ -68,6 +72,12 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
 _FLOPS_NOTE = (
     "FLOP/s of the model: its linear layers and attention over real tokens, a backward pass counted as two forward "
     "ones; their share of what the same workers reach at the same time in products of large matrices."
+)
+
+
+_EXCHANGE_NOTE = (
+    "Seconds of the all-reduce on the worker that comes to it last, and so waits for nobody, beside what the bytes of "
+    "each worker take at the link's rate; packets have headers, which the rate counts as well."
 )
 
 
@@ -120,6 +130,24 @@ def epoch_table(rows: pd.DataFrame) -> pd.DataFrame:
     table = table.rename(columns={"label": "batch"}).sort_values("B", kind="stable")
     kept = ["batch", "B", "workers", "link", "seconds per epoch", "low", "high", "without communication"]
     return table[[*kept, "exposed share", "speedup", "efficiency"]]
+
+
+def exchange_table(steps: pd.DataFrame) -> pd.DataFrame:
+    """The all-reduce at each place with several workers, beside bytes over rate where the link has one."""
+    several = steps[steps["workers"] > 1]
+    table = medians(several, [*PLACE, "gradient_bytes"], "exchange").rename(columns={"value": "all-reduce (s)"})
+    sent = [
+        rounds_and_share(workers, "ring")[1] * size
+        for workers, size in zip(table["workers"], table.pop("gradient_bytes"), strict=True)
+    ]
+    table["MB sent"] = [size / 1e6 for size in sent]
+    table["bytes / rate (s)"] = [
+        math.nan if link == WITHIN else 8 * size / bits_per_second(link)
+        for link, size in zip(table["link"], sent, strict=True)
+    ]
+    table["ratio"] = table["all-reduce (s)"] / table["bytes / rate (s)"]
+    kept = [*PLACE, "MB sent", "all-reduce (s)", "low", "high", "bytes / rate (s)", "ratio"]
+    return table[kept].rename(columns={"label": "batch"}).sort_values("B", kind="stable")
 
 
 def throughput_table(steps: pd.DataFrame) -> pd.DataFrame:

@@ -8,6 +8,7 @@ from scala_lab.claims.scaling import NOISE, PLAIN, c7
 from scala_lab.clock import PHASES
 from scala_lab.runs.measurement import Measurement
 from scala_lab.scaling.phases import STEP
+from scala_lab.statistics import paired_ratio
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
 from scala_lab.study.rows import FREELB, LAMB, WITHOUT_DELAY
 from studies._timings import WARMUP, first_steps
@@ -17,8 +18,16 @@ if TYPE_CHECKING:
 
     from scala_lab.study.profiles import Profile
 
-ROWS = {PLAIN: LAMB, NOISE: WITHOUT_DELAY, "FreeLB": FREELB.but("FreeLB", optimizer="lamb")}
-"""All three with the same optimizer, so that what differs is the step."""
+FUSED = "PGA-1 fused"
+ROWS = {
+    PLAIN: LAMB,
+    NOISE: WITHOUT_DELAY.but(NOISE, pga="exact"),
+    FUSED: WITHOUT_DELAY.but(FUSED, pga="fused", masks="shared"),
+    "FreeLB": FREELB.but("FreeLB", optimizer="lamb"),
+}
+"""All with the same optimizer, so that what differs is the step."""
+TITLES = {NOISE: "PGA-1 as written"}
+"""How the figure calls a row, where not by its name."""
 STEPS = 8
 ALONE = 0.85
 """A process that computes for less than this share of its time was not alone on the machine."""
@@ -41,7 +50,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     rows = phase_rows(done)
     shares = in_forward_passes(rows)
     claim = c7(rows)
-    table = shares.pivot_table("value", "method", "phase", sort=False)
+    table = shares.pivot_table("value", "method", "phase", sort=False).rename(index=TITLES)
     table = table[[name for name in (*PHASES, STEP) if name in table]]
     task, batch = done["task"].iloc[0], done["batch_size"].iloc[0]
     notes = [
@@ -49,19 +58,35 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
         "process, one worker, LAMB for all. A forward pass: the clean forward of a plain step.",
         "The inner backward here computes the gradient of the noise alone. The paper counts a full one: the claim's "
         "first part adds the inner forward to a plain step's backward.",
+        _FUSED_NOTE,
         f"Phases sum to {100 * counted_share(rows):.1f}% of a step or more. One worker does not communicate; what "
         "communication adds is in the study of scalability.",
         *_sharing(profile, float(done["cpu_share"].iloc[0])),
     ]
     from scala_lab.report.timing_figures import phase_bars
 
-    bars = shares[shares["phase"] != STEP]
+    bars = shares[shares["phase"] != STEP].replace({"method": TITLES})
     return Findings(
         tables=[Tabulation("", table, "Figure 3: phases of a step in forward passes.", notes)],
         figures=[Drawing("", phase_bars(bars), "Figure 3: time breakdown without and with PGA-1, FreeLB beside them.")],
         claims=[claim],
-        found="; ".join(f"{part.statement}: {part.estimate}" for part in claim.parts) + ".",
+        found="; ".join(f"{part.statement}: {part.estimate}" for part in claim.parts) + f". {_fused_sentence(rows)}",
     )
+
+
+_FUSED_NOTE = (
+    "Fused, the ascent's direction comes from the clean pass's own backward, which is counted as inner backward where "
+    "it serves the noise alone; it needs shared dropout masks, those of the other rows are independent."
+)
+
+
+def _fused_sentence(rows: pd.DataFrame) -> str:
+    """What the fused way saves."""
+    steps = rows[rows["phase"] == STEP].pivot_table("seconds", "step", "method")
+    if not {PLAIN, NOISE, FUSED} <= set(steps):
+        return ""
+    over_plain, saved = (paired_ratio(steps[FUSED], steps[PLAIN]), paired_ratio(steps[NOISE], steps[FUSED]))
+    return f"Fused, a step with PGA-1 takes {over_plain} as long as a plain one; as written, {saved} as long as fused."
 
 
 def _sharing(profile: Profile, cpu_share: float) -> list[str]:

@@ -77,7 +77,8 @@ def _show_constants(console: Console, calibration: Calibration) -> None:
         table.add_row(name, _describe(computing))
     for name, seconds in calibration.update.items():
         table.add_row(f"{name} update", f"{1e3 * seconds:.2f} ms")
-    table.add_row("all cores busy", f"{calibration.crowding:.2f} times as long, {calibration.cores} workers")
+    slower = f"computing {calibration.crowding:.2f} times as long, updates {calibration.update_crowding:.2f} times"
+    table.add_row("all cores busy", f"{slower}, {calibration.cores} workers")
     for name, link in calibration.links.items():
         speed = f"{1e6 * link.latency:.0f} µs a round, {link.bandwidth / 1e6:,.0f} MB/s"
         table.add_row("link", f"{name}: {speed}")

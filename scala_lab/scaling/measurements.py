@@ -64,9 +64,10 @@ def step_times(
         threads: Cores that this keeps busy.
 
     Returns:
-        By `name:what` lists over steps: `step` and `without` (communication) in seconds, every phase, `samples`,
-        `tokens`, `flops`, and the first worker's load as `load micro_batches` and its like; `name:steps_per_epoch`;
-        `gradient_bytes` and `matmul_rate`. Where this machine cannot have two hosts, only `lack`: the reason.
+        By `name:what` lists over steps: `step`, `without` (communication) and `exchange` (sending, without waiting)
+        in seconds, every phase, `samples`, `tokens`, `flops`, and the first worker's load as `load micro_batches` and
+        its like; `name:steps_per_epoch`; `gradient_bytes` and `matmul_rate`. Where this machine cannot have two hosts,
+        only `lack`: the reason.
     """
     from scala_lab.scaling.hosts import open_hosts, why_not
 
@@ -79,6 +80,7 @@ def step_times(
     result: dict[str, Any] = {}
     for name, timed in found.items():
         lists = {"step": timed.step_seconds, "without": timed.without_seconds, **timed.phases}
+        lists["exchange"] = timed.exchange_seconds
         lists |= {"samples": timed.samples, "tokens": timed.tokens, "flops": timed.flops}
         lists |= {f"load {each.name}": [getattr(load, each.name) for load in timed.loads] for each in fields(Load)}
         result |= {f"{name}:{what}": values for what, values in lists.items()}
@@ -87,12 +89,13 @@ def step_times(
     return result
 
 
-def calibration(runs: Sequence[RunResult], *, rates: Sequence[str], threads: int = 1) -> dict[str, Any]:
+def calibration(runs: Sequence[RunResult], *, rates: Sequence[str], seconds: float, threads: int = 1) -> dict[str, Any]:
     """Constants of this machine's time; see `scala_lab.scaling.calibration`.
 
     Args:
         runs: The run whose model, task and threads are meant.
         rates: Links between two hosts to measure as well, where this machine can have hosts.
+        seconds: About how long each piece is measured for.
         threads: Cores that this keeps busy.
 
     Returns:
@@ -101,7 +104,7 @@ def calibration(runs: Sequence[RunResult], *, rates: Sequence[str], threads: int
     from scala_lab.scaling.calibration import calibrate
     from scala_lab.scaling.hosts import why_not
 
-    return calibrate(runs[0].spec, rates if why_not() is None else ()).to_dict()
+    return calibrate(runs[0].spec, rates if why_not() is None else (), seconds).to_dict()
 
 
 def paper_projection(runs: Sequence[RunResult], *, model: str, workers: Sequence[int]) -> dict[str, Any]:

@@ -1,13 +1,13 @@
 """A small model of the time of a step: what a worker computes, what workers exchange, what the optimizer takes.
 
     t = crowding * (per_step + per_micro_batch * k + per_row * rows + per_token * tokens + per_square * squares)
-        + update + exchange
+        + update_crowding * update + exchange
 
 for the worker with most to do: its k micro-batches, their rows, tokens with padding, and squared padded lengths
 (attention). Steps with noise have constants of their own, a whole run is a mixture of both kinds by its
 delay. `exchange` is the all-reduce of `links.py` less what a backward pass hides of it; this project's trainer hides
-nothing. `crowding` is what computing slows down by when all cores of a host compute. Constants come from a
-calibration (`calibration.py`) or from reported times (`paper_fit.py`).
+nothing. The crowdings are what computing and updates slow down by when all cores of a host are busy; one worker alone
+has none. Constants come from a calibration (`calibration.py`) or from reported times (`paper_fit.py`).
 """
 
 from __future__ import annotations
@@ -102,6 +102,7 @@ class StepModel:
         gradient_bytes: What workers exchange.
         network: Over what.
         crowding: What computing takes longer by, as a factor, when several workers of a host compute.
+        update_crowding: The same of an update.
         overlap: Share of the backward pass behind which communication hides.
     """
 
@@ -111,6 +112,7 @@ class StepModel:
     gradient_bytes: float
     network: Network
     crowding: float = 1.0
+    update_crowding: float = 1.0
     overlap: float = 0.0
 
     def step_seconds(self, load: Load, workers: int, optimizer: str, *, noise: float = 0.0) -> float:
@@ -124,13 +126,15 @@ class StepModel:
         """
         computing = self.without_communication(load, workers, optimizer, noise=noise)
         exchange = self.network.all_reduce(self.gradient_bytes, workers)
-        hidden = self.overlap * BACKWARD * (computing - self.update[optimizer])
+        updating = self.update[optimizer] * (self.update_crowding if workers > 1 else 1.0)
+        hidden = self.overlap * BACKWARD * (computing - updating)
         return computing + max(0.0, exchange - hidden)
 
     def without_communication(self, load: Load, workers: int, optimizer: str, *, noise: float = 0.0) -> float:
         """The same, were nothing to be sent."""
         own = (1 - noise) * self.plain.seconds(load) + noise * self.noise.seconds(load)
-        return own * (self.crowding if workers > 1 else 1.0) + self.update[optimizer]
+        update = self.update[optimizer]
+        return own + update if workers == 1 else own * self.crowding + update * self.update_crowding
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ class TimedRun:
         without_seconds: The same rows without communication, on the slowest worker.
         phases: Seconds by phase on the first worker, with communication. Its all-reduce is sending and waiting for
             the slowest worker.
+        exchange_seconds: The all-reduce on the worker that came to it last: sending alone.
         samples: Over all workers.
         tokens: Over all workers, padding not counted.
         flops: Of the model over all workers; see `ForwardFlops`.
@@ -42,6 +43,7 @@ class TimedRun:
     step_seconds: list[float]
     without_seconds: list[float]
     phases: dict[str, list[float]]
+    exchange_seconds: list[float]
     samples: list[float]
     tokens: list[float]
     flops: list[float]
@@ -59,7 +61,7 @@ class TimedRun:
 def timed_runs(
     specs: Mapping[str, RunSpec], workers: int, steps: int, warmup: int, places: Places | None = None
 ) -> dict[str, TimedRun]:
-    """Time the steps of specs that take turns in the same processes; no run folder is written.
+    """Time the steps of specs in the same processes, those of one task in turns; no run folder is written.
 
     Args:
         specs: What is timed, by name; they share a machine part but for the number of workers.
@@ -86,6 +88,7 @@ def _timed_run(run: dict[str, Any], matmul_rate: float) -> TimedRun:
         step_seconds=[step["step"] for step in together],
         without_seconds=run["apart"],
         phases={name: [step[name] for step in together] for name in together[0] if name != "step"},
+        exchange_seconds=run["exchange"],
         **{name: [step[name] for step in sizes] for name in ("samples", "tokens", "flops")},
         loads=[Load(**step["load"]) for step in sizes],
         matmul_rate=matmul_rate,

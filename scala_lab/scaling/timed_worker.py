@@ -1,13 +1,13 @@
 """One worker of a timed run: `python -m scala_lab.scaling.timed_worker JOB`.
 
-Every step is run twice on the same rows, with the all-reduce and without it. All workers begin a step together, so
-that what one of them lost before is not counted as communication.
+Every step is run twice on the same rows, with the all-reduce and without it; which comes first changes from step to
+step, so that neither always meets shapes for the first time. All workers begin a step together, so that what one of
+them lost before is not counted as communication. A step that other processes disturbed is run again.
 """
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from scala_lab.files import write_json
 from scala_lab.runs.budget import passes_per_sample
 from scala_lab.scaling.flops import forward_flops, matmul_rate
 from scala_lab.scaling.step_model import planned_load
+from scala_lab.scaling.undisturbed import clocked, finish, undisturbed
 from scala_lab.spec import RunSpec
 from scala_lab.training.loop import Training
 from scala_lab.training.preparation import prepare
@@ -29,6 +30,8 @@ from scala_lab.training.world import World, join_world
 if TYPE_CHECKING:
     from torch import Tensor
 
+WAYS = (False, True)
+"""With communication, and apart."""
 DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "float64": torch.float64}
 
 
@@ -53,16 +56,24 @@ class TimedTraining:
 
     def step(self, step: int, apart: bool) -> dict[str, float]:
         """Seconds of a step by phase, of the whole under `step`."""
+        return undisturbed(lambda: self._step(step, apart), self.together)
+
+    def _step(self, step: int, apart: bool) -> tuple[dict[str, float], float]:
+        """The same of one attempt, and the share of the time outside of the all-reduce that was lost to others."""
         training = self.training
         training.world = self.apart if apart else self.together
         _meet(training.world)
-        before, started = training.clock.totals(), time.perf_counter()
-        training.accumulate(step)
-        with training.clock.phase("optimizer"):
-            training.update(step)
+        before = training.clock.totals()
+        whole, idle = clocked(lambda: self._run(step), training.world)
         after = training.clock.totals()
-        whole = time.perf_counter() - started
-        return {"step": whole, **{name: after[name] - before.get(name, 0.0) for name in PHASES if name in after}}
+        seconds = {name: after[name] - before.get(name, 0.0) for name in PHASES if name in after}
+        waited = seconds["all-reduce"]
+        return {"step": whole, **seconds}, max(0.0, idle - waited) / (whole - waited)
+
+    def _run(self, step: int) -> None:
+        self.training.accumulate(step)
+        with self.training.clock.phase("optimizer"):
+            self.training.update(step)
 
     def sizes(self, step: int) -> dict[str, Any]:
         """Samples, tokens and operations of a step over all workers, and the load of the first, which has most."""
@@ -78,49 +89,60 @@ class TimedTraining:
 
 
 def time_steps(specs: Mapping[str, RunSpec], steps: int, warmup: int) -> dict[str, Any]:
-    """Time specs in turns, step by step; called by every worker, and the first one's answer is whole.
+    """Time specs, those of one task in turns, step by step; called by every worker, and the first has the answer.
+
+    Tasks follow one another, so that the models of one of them are in memory at a time.
 
     Returns:
-        `matmul_rate` of all workers at once, and under `runs`, by name: `steps_per_epoch`, and for each step kept,
-        `together` (by phase and `step`, on the first worker), `apart` (`step` on the slowest) and `sizes`.
+        `matmul_rate` of all workers at once, and under `runs`, by name: `steps_per_epoch`, `gradient_bytes`, and for
+        each step kept, `together` (by phase and `step`, on the first worker), `apart` (`step` on the slowest),
+        `exchange` (the all-reduce on the worker that came to it last, and so waited for nobody) and `sizes`.
     """
     resolved = {name: spec.resolved() for name, spec in specs.items()}
     first = next(iter(resolved.values()))
     world = join_world(first)
     try:
-        trainings = {name: TimedTraining(spec, world) for name, spec in resolved.items()}
         _meet(world)
         rates = world.gather(matmul_rate(world.device, DTYPES[first.machine.precision]))
-        together: dict[str, list[dict[str, float]]] = {name: [] for name in specs}
-        apart: dict[str, list[float]] = {name: [] for name in specs}
-        for step in range(warmup + steps):
-            for name, timed in trainings.items():
-                together[name].append(timed.step(step, apart=False))
-                alone = together[name][-1] if world.size == 1 else timed.step(step, apart=True)
-                apart[name].append(alone["step"])
-        everyone = world.gather(apart)
+        runs: dict[str, Any] = {}
+        for data in dict.fromkeys(spec.data for spec in resolved.values()):
+            of_task = {name: spec for name, spec in resolved.items() if spec.data == data}
+            runs |= _take_turns({name: TimedTraining(spec, world) for name, spec in of_task.items()}, steps, warmup)
     finally:
         world.leave()
-    if rates is None or everyone is None:
+    return {} if rates is None else {"matmul_rate": sum(rates), "runs": runs}
+
+
+def _take_turns(trainings: Mapping[str, TimedTraining], steps: int, warmup: int) -> dict[str, Any]:
+    """What the first worker reports of specs that take turns; nothing on the others."""
+    world = next(iter(trainings.values())).together
+    own: dict[bool, dict[str, list[dict[str, float]]]] = {apart: {name: [] for name in trainings} for apart in WAYS}
+    for step in range(warmup + steps):
+        for name, timed in trainings.items():
+            for apart in WAYS if step % 2 == 0 else WAYS[::-1]:
+                if world.size > 1 or not apart:
+                    own[apart][name].append(timed.step(step, apart))
+    everyone = world.gather(own)
+    if everyone is None:
         return {}
     kept = range(warmup, warmup + steps)
-    runs = {
+    alone = world.size == 1
+    return {
         name: {
             "steps_per_epoch": timed.training.plan.steps_per_epoch,
             "gradient_bytes": timed.training.gradient.flat.nbytes,
-            "together": [together[name][step] for step in kept],
-            "apart": [max(worker[name][step] for worker in everyone) for step in kept],
+            "together": [own[False][name][step] for step in kept],
+            "apart": [max(worker[not alone][name][step]["step"] for worker in everyone) for step in kept],
+            "exchange": [min(worker[False][name][step]["all-reduce"] for worker in everyone) for step in kept],
             "sizes": [timed.sizes(step) for step in kept],
         }
         for name, timed in trainings.items()
     }
-    return {"matmul_rate": sum(rates), "runs": runs}
 
 
 def _meet(world: World) -> None:
     """Wait for all workers, and for what their device still has to do."""
-    if world.device.type == "cuda":
-        torch.cuda.synchronize()
+    finish(world)
     if world.size > 1:
         dist.barrier()
 

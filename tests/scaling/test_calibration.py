@@ -18,6 +18,7 @@ MADE_UP = Calibration(
     {"adamw": 1e-3, "lamb": 2e-3},
     gradient_bytes=1e6,
     crowding=1.2,
+    update_crowding=1.5,
     cores=2,
     links={WITHIN: Link(1e-5, math.inf), "200mbit": Link(1e-4, 2.4e7)},
 )
@@ -30,7 +31,7 @@ def test_a_calibration_survives_json():
 def test_workers_apart_talk_over_the_link_between_hosts():
     load = Load(1, 16, 300)
     here, apart = (MADE_UP.model(link) for link in (WITHIN, "200mbit"))
-    computing = 1.2 * MADE_UP.plain.seconds(load) + 1e-3
+    computing = 1.2 * MADE_UP.plain.seconds(load) + 1.5 * 1e-3
     assert here.step_seconds(load, 2, "adamw") == pytest.approx(computing + 2e-5)
     assert apart.step_seconds(load, 2, "adamw") == pytest.approx(computing + 2e-4 + 1e6 / 2.4e7)
     # two hosts of two workers each: one exchange within, one between
@@ -45,6 +46,7 @@ def test_this_machine_can_be_calibrated(tiny_bert, tmp_path, monkeypatch):
     found = calibrate(spec)
     assert found.cores == 2
     assert found.crowding >= 1
+    assert found.update_crowding >= 1
     assert set(found.links) == {WITHIN}
     assert found.gradient_bytes > 4 * 1000
     assert set(found.update) == {"adamw", "lamb"}

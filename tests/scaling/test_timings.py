@@ -12,7 +12,7 @@ from scala_lab.scaling import hosts, measurements
 from scala_lab.scaling.flops import forward_flops
 from scala_lab.scaling.phases import phase_seconds
 from scala_lab.scaling.timed_run import timed_runs
-from scala_lab.scaling.timed_worker import TimedTraining
+from scala_lab.scaling.timed_worker import TimedTraining, _take_turns
 from scala_lab.spec import RunSpec
 from scala_lab.training.run_folder import RunResult
 from scala_lab.training.world import World
@@ -39,12 +39,15 @@ def spec(tmp_path, tiny_bert):
 
 
 def test_every_method_has_its_phases_and_they_fit_into_the_step(spec):
-    specs = {"plain": spec("lamb", max_steps=1), "noise": spec("scala", delay=0.0), "freelb": spec("freelb")}
+    specs = {"plain": spec("lamb", max_steps=1), "freelb": spec("freelb")}
+    specs |= {"noise": spec("scala", delay=0.0, pga="exact")}
+    specs |= {"fused": spec("scala", delay=0.0, pga="fused", masks="shared")}
     found = phase_seconds(specs, steps=3, warmup=1)
     common = {"data", "backward", "all-reduce", "optimizer", "step"}
     assert set(found["plain"]) == common | {"clean forward"}
     inner = {"inner forward", "inner backward", "adversarial forward"}
     assert set(found["noise"]) == common | {"clean forward"} | inner
+    assert set(found["fused"]) == common | {"clean forward", "inner backward", "adversarial forward"}
     assert set(found["freelb"]) == common | {"adversarial forward"}
     for phases in found.values():
         assert all(len(values) == 3 for values in phases.values())
@@ -55,7 +58,7 @@ def test_every_method_has_its_phases_and_they_fit_into_the_step(spec):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_timed_runs_count_their_steps_and_leave_nothing_behind(spec, workers, tmp_path, monkeypatch):
-    specs = {"plain": spec("lamb"), "noise": spec("scala", delay=0.0)}
+    specs = {"plain": spec("lamb"), "noise": spec("scala", delay=0.0, pga="exact")}
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = set(tmp_path.iterdir())
     found = timed_runs(specs, workers, steps=2, warmup=2)
@@ -70,11 +73,34 @@ def test_timed_runs_count_their_steps_and_leave_nothing_behind(spec, workers, tm
         assert all(
             0 < sum(parts) <= whole for whole, *parts in zip(timed.step_seconds, *timed.phases.values(), strict=True)
         )
+        # the worker that comes last to the all-reduce spends least time in it
+        pairs = zip(timed.exchange_seconds, timed.phases["all-reduce"], strict=True)
+        assert all(0 <= least <= first for least, first in pairs)
         if workers == 1:
             assert timed.exposed_seconds == [0, 0]
     # the same rows: eight passes against three
     ratios = [noise / plain for noise, plain in zip(found["noise"].flops, found["plain"].flops, strict=True)]
     assert ratios == pytest.approx([8 / 3, 8 / 3])
+
+
+def test_what_comes_first_changes_from_step_to_step(spec):
+    order = []
+
+    class Noting(TimedTraining):
+        def step(self, step, apart):
+            order.append((step, apart))
+            return {"step": 1.0, "all-reduce": 0.5}
+
+    class Two(World):
+        def gather(self, value):
+            return [value, value]
+
+    timed = Noting(spec("lamb").resolved(), World(0, 1, torch.device("cpu")))
+    timed.together = Two(0, 2, torch.device("cpu"))
+    found = _take_turns({"LAMB": timed}, steps=2, warmup=1)
+    assert order == [(0, False), (0, True), (1, True), (1, False), (2, False), (2, True)]
+    assert found["LAMB"]["apart"] == [1.0, 1.0]
+    assert found["LAMB"]["exchange"] == [0.5, 0.5]
 
 
 def test_measured_steps_have_what_studies_and_projections_read(spec):
@@ -85,7 +111,7 @@ def test_measured_steps_have_what_studies_and_projections_read(spec):
     assert found["LAMB:samples"] == found["LAMB:load rows"] == [16, 16]
     assert found["LAMB:step"] == found["LAMB:without"]
     assert found["matmul_rate"] > 0
-    assert {"LAMB:load micro_batches", "LAMB:load tokens", "LAMB:load squares", "LAMB:all-reduce"} <= set(found)
+    assert {"LAMB:load micro_batches", "LAMB:load tokens", "LAMB:load squares", "LAMB:exchange"} <= set(found)
 
 
 def test_a_machine_without_hosts_measures_nothing_over_links(spec, monkeypatch):

@@ -13,10 +13,15 @@ import pytest
 
 from scala_lab.claims.registry import registry
 from scala_lab.report.tables import csv_text, latex_text, markdown_text
+from scala_lab.runs.measurement import Measurement
+from scala_lab.scaling.calibration import WITHIN, Calibration
+from scala_lab.scaling.links import Link
+from scala_lab.scaling.step_model import Compute
 from scala_lab.study.discovery import find_study
 from scala_lab.study.frame import NUMBERS, frame_of
 from scala_lab.study.profiles import EMBEDDED, PAPER
-from studies import _paper_tables, adaptive_delay, generalizability, lr_scaling, main_results
+from studies import _paper_tables, _run_times, adaptive_delay, generalizability, lr_scaling, main_results
+from studies._timings import RATES
 from tests.studies.synthetic import records_of
 
 CLAIMS = {
@@ -62,15 +67,15 @@ def findings(study, **made):
 
 @cache
 def whole(name):
-    """The specs of a study's cells, and their rows when all runs finished."""
+    """What a study's cells are of, and their rows when all runs finished."""
     cells = find_study(name).cells(SMALL)
     return [cell.what for cell in cells], frame_of(cells, records_of(cells))
 
 
 def frame_with(name, status):
-    """The rows of a study with some runs that did not finish."""
-    specs, frame = whole(name)
-    statuses = [status(spec) for spec in specs]
+    """The rows of a study with some runs that did not finish, and nothing measured beside them."""
+    whats, frame = whole(name)
+    statuses = ["missing" if isinstance(what, Measurement) else status(what) for what in whats]
     numbers = [column for column in frame.columns if column in NUMBERS or column.startswith("dev_")]
     changed = frame.assign(status=statuses)
     changed.loc[changed["status"] != "finished", numbers] = math.nan
@@ -179,13 +184,54 @@ def test_an_edge_of_the_grid_is_named():
     assert not any("ends its grid, a better" in note for note in table_of("large_batch_methods").notes)
 
 
-def test_times_over_workers_that_no_run_had_are_left_empty():
-    table = table_of("main_results", seconds=lambda spec: 7.0).frame.xs("baseline", level="method")
-    by_workers = table.reset_index().set_index("workers")["mini-mnli time (s)"]
-    assert by_workers[1] == 7.0
-    assert math.isnan(by_workers[max(SMALL.workers)])
-    accuracies = table["mini-mnli accuracy"].tolist()
-    assert accuracies[0] == accuracies[1]
+def test_times_of_runs_are_those_of_their_steps_on_as_many_workers():
+    cells = main_results.cells(SMALL)
+    records = records_of(cells)
+    paces = {"baseline": 0.1, "LAMB": 1.0, "ScaLA with noise": 4.0, "ScaLA-effective with noise": 3.0}
+    for cell in cells:
+        if cell.labels.get("kind") != _run_times.TIMES:
+            continue
+        result = {"matmul_rate": 1e9, "gradient_bytes": 1000}
+        for name in cell.what.settings["names"]:
+            pace = paces[name.partition(" ")[2]] / cell.labels["workers"]
+            result |= {f"{name}:step": [pace, pace, 9.0], f"{name}:steps_per_epoch": 10}
+            result |= {f"{name}:tokens": [500.0], f"{name}:samples": [50.0]}
+        records.measurements[cell.key] = {"status": "finished", "result": result}
+    found = main_results.analyse(SMALL, frame_of(cells, records))
+    table = found.tables[0].frame["mini-qnli time (s)"].droplevel(["model", "batch size"])
+    # six epochs of ten steps; ScaLA has noise in the last of six, ScaLA-effective in the last three
+    assert table["baseline", 1] == pytest.approx(60 * 0.1)
+    assert table["ScaLA", 1] == pytest.approx(50 * 1.0 + 10 * 4.0)
+    assert table["ScaLA-effective", 2] == pytest.approx((30 * 1.0 + 30 * 3.0) / 2)
+    times = found.tables[1].frame["times faster than baseline"].droplevel(["model", "batch size", "times"])
+    assert times["ScaLA", 2] == pytest.approx(6 / 90)
+    assert times["baseline", 2] == 1
+
+
+def test_more_workers_than_were_measured_are_projected_and_marked():
+    cells = main_results.cells(SMALL)
+    records = records_of(cells)
+    constants = Calibration(
+        Compute(1e-3, 0.0, 0.0, 1e-4),
+        Compute(3e-3, 0.0, 0.0, 3e-4),
+        {"adamw": 0.0, "lamb": 0.0},
+        *(1e6, 1.0, 1.0, 2, {WITHIN: Link(0.0, math.inf), RATES[0]: Link(0.0, 1e8)}),
+    )
+    for cell in cells:
+        if cell.labels.get("kind") == _run_times.CONSTANTS:
+            records.measurements[cell.key] = {"status": "finished", "result": constants.to_dict()}
+        elif cell.labels.get("kind") == _run_times.TIMES:
+            result = {}
+            for name in cell.what.settings["names"]:
+                result |= {f"{name}:step": [1.0], f"{name}:steps_per_epoch": 10}
+                result |= {f"{name}:tokens": [500.0], f"{name}:samples": [50.0]}
+            records.measurements[cell.key] = {"status": "finished", "result": result}
+    found = main_results.analyse(SMALL, frame_of(cells, records))
+    times = found.tables[1].frame["mini-mnli time (s)"].droplevel(["model", "batch size"])
+    # one row of ten tokens on each of 32 workers; 16 hosts exchange 1 MB
+    assert times["baseline", 32, "projected"] == pytest.approx(60 * (2e-3 + 2 * 15 / 16 * 1e-2))
+    assert set(times.xs("projected", level="times").index.get_level_values("method")) == {"baseline", "ScaLA"}
+    assert "Projected to 32 workers" in found.tables[1].notes[-1]
 
 
 def test_the_paper_profile_times_its_own_workers():

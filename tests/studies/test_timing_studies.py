@@ -22,7 +22,7 @@ def made_up(cells, seconds):
             own = seconds(label, size, cell.labels["workers"])
             luck = np.exp(0.01 * np.random.default_rng(0).normal(size=6))
             exchange = 0.25 * own * (cell.labels["workers"] > 1) + (cell.labels["link"] != WITHIN)
-            values = {"step": own + exchange, "without": own, "all-reduce": exchange, "flops": 1e6 * size}
+            values = {"step": own + exchange, "without": own, "exchange": exchange, "flops": 1e6 * size}
             values |= {"samples": size, "tokens": 20 * size, "load micro_batches": 1}
             rows = size / cell.labels["workers"]
             values |= {"load rows": rows, "load tokens": 20 * rows, "load squares": 400 * rows}
@@ -66,7 +66,7 @@ def test_scalability_shows_both_batch_sizes_with_and_without_communication():
     verdicts = {claim.claim.id: claim.verdict for claim in findings.claims}
     assert verdicts["C2"] == "reproduced"
     assert verdicts["C1"] != "not run"
-    throughput = findings.tables[1].frame.set_index(["B", "workers"])
+    throughput = findings.tables[2].frame.set_index(["B", "workers"])
     assert throughput.loc[(1024, 1), "samples/s"] == pytest.approx(1, rel=0.02)
     assert throughput.loc[(1024, 1), "share of matmul"] == pytest.approx(1e6 / 1e9, rel=0.02)
 
@@ -78,6 +78,11 @@ def test_hosts_stand_beside_one_host_but_do_not_decide_claims():
     table = findings.tables[0].frame.set_index(["B", "workers", "link"])
     assert len(table) == 2 * (2 + len(RATES))
     assert table.loc[(32, 2, RATES[0]), "seconds per epoch"] == pytest.approx(100 * (1.25 * 16 + 1), rel=0.02)
+    exchange = findings.tables[1].frame.set_index(["B", "link"])
+    assert len(exchange) == 2 * (1 + len(RATES))
+    assert exchange.loc[(32, "200mbit"), "bytes / rate (s)"] == pytest.approx(8 * 1000 / 200e6)  # each sends 1000 bytes
+    assert exchange.loc[(32, "200mbit"), "all-reduce (s)"] == pytest.approx(0.25 * 16 + 1)
+    assert np.isnan(exchange.loc[(32, WITHIN), "ratio"])
     assert len(findings.figures) == 2
     assert {claim.verdict for claim in findings.claims} == {"inconclusive"}  # two workers decide nothing
     here = [cell for cell in cells if cell.labels["link"] == WITHIN]
@@ -129,13 +134,20 @@ def test_breakdown_is_in_units_of_a_plain_forward_pass():
         "PGA-1:backward": [0.4, 0.44, 0.36],
         "PGA-1:optimizer": [0.05, 0.05, 0.05],
         "PGA-1:step": [0.85, 0.93, 0.77],
+        "PGA-1 fused:clean forward": [0.1, 0.11, 0.09],
+        "PGA-1 fused:adversarial forward": [0.1, 0.11, 0.09],
+        "PGA-1 fused:backward": [0.4, 0.44, 0.36],
+        "PGA-1 fused:optimizer": [0.05, 0.05, 0.05],
+        "PGA-1 fused:step": [0.65, 0.71, 0.59],
         "cpu_share": 0.99,
     }
     frame = frame_of(cells, Records({}, {cells[0].what.id: {"status": "finished", "result": result}}))
     findings = time_breakdown.analyse(EMBEDDED, frame)
     table = findings.tables[0].frame
     assert table.loc["plain", "backward"] == pytest.approx(2)
-    assert table.loc["PGA-1", "step"] == pytest.approx(8.5)
+    assert table.loc["PGA-1 as written", "step"] == pytest.approx(8.5)
+    assert table.loc["PGA-1 fused", "step"] == pytest.approx(6.5)
+    assert "1.86x" in findings.found  # a fused step over a plain one
     assert np.isnan(table.loc["plain", "inner forward"])
     assert "sum to 100.0% of a step" in " ".join(findings.tables[0].notes)
     assert findings.claims[0].verdict == "reproduced"
@@ -151,7 +163,7 @@ def calibrated(cells):
     records = made_up(runs, lambda _, size, workers: 0.01 * size / workers)
     links = {WITHIN: Link(0.0, 1e6), **{rate: Link(0.0, 1e5) for rate in RATES}}
     own = Compute(0.0, 0.0, 0.01, 0.0)
-    constants = Calibration(own, own, {"adamw": 0.0, "lamb": 0.0}, 1000.0, 1.0, 2, links)
+    constants = Calibration(own, own, {"adamw": 0.0, "lamb": 0.0}, 1000.0, 1.0, 1.0, 2, links)
     for cell in cells:
         if cell.labels["kind"] == projection.PAPER:
             records[cell.key] = {"status": "finished", "result": cell.what.compute([])}
