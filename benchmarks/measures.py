@@ -1,7 +1,8 @@
 """What every benchmark ends in: measures with their goals, in one form, so that the summary need not know the script.
 
 A measure is judged by its ratio, or by our own value where there is nothing to divide by. The goal says whether the
-judged value is to be at least or at most a number; the limit is what no implementation could pass, in the same unit.
+judged value is to be at least or at most a number; the limit is what counting the work says is possible, in the same
+unit. Costs that both sides share, and that the count leaves out, can bring a ratio past it by some percent.
 """
 
 from __future__ import annotations
