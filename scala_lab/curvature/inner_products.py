@@ -16,10 +16,10 @@ PART = 1 << 13
 
 def inner_products(left: Tensor, right: Tensor) -> Tensor:
     """<row of left, row of right> of each pair of rows, in float64."""
-    total = torch.zeros(len(left), len(right), dtype=torch.float64, device=left.device)
-    for part, other in zip(left.split(PART, dim=1), right.split(PART, dim=1), strict=True):
-        total += part @ other.T
-    return total
+    whole = left.shape[1] // PART * PART
+    parts, others = (rows[:, :whole].unflatten(1, (-1, PART)).transpose(0, 1) for rows in (left, right))
+    total = torch.bmm(parts, others.transpose(1, 2)).sum(0, dtype=torch.float64)
+    return total + left[:, whole:] @ right[:, whole:].T
 
 
 def dot(left: Tensor, right: Tensor) -> float:

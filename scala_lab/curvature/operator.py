@@ -116,6 +116,8 @@ class HessianOperator:
         if whole:
             self._try_on_a_few(_shard(probe(whole)), whole)
         self._lanes = Lanes(lane_count(len(self._shards), self.device))
+        self._kept_gradient: Tensor | None = None
+        """Sum over the shards whose graph is kept."""
         self._retain(budget)
 
     @property
@@ -143,7 +145,7 @@ class HessianOperator:
             graph = shard.graph if shard.graph is not None else _ends(self._gradient_graph(shard))
             return self._backward(graph, pieces, keep=kept)
 
-        result = self._over_shards(product)
+        result = self._over_shards(product, self._shards)
         self.products += 1
         if self.on_product is not None:
             self.on_product()
@@ -156,7 +158,7 @@ class HessianOperator:
         """
         places = [place for place, name in enumerate(self.space.parameters) if name in set(names)]
         part = copy.copy(self)
-        part.products = 0
+        part.products, part._kept_gradient = 0, None
         part.space = self.space.part(names)
         part._loss = copy.copy(self._loss)
         part._loss.leaves = [self._loss.leaves[place] for place in places]
@@ -168,9 +170,13 @@ class HessianOperator:
 
     def gradient(self) -> Tensor:
         """Gradient of the mean loss as a touched vector."""
-        return self._over_shards(
-            lambda shard: torch.autograd.grad(self._mean_loss(shard), self._loss.leaves, allow_unused=True)
-        )
+
+        def gradient(shard: _Shard) -> Sequence[Tensor | None]:
+            return torch.autograd.grad(self._mean_loss(shard), self._loss.leaves, allow_unused=True)
+
+        known = self._kept_gradient
+        shards = self._shards if known is None else [shard for shard in self._shards if shard.graph is None]
+        return self._over_shards(gradient, shards, known)
 
     def loss(self) -> float:
         """The mean loss."""
@@ -206,24 +212,35 @@ class HessianOperator:
         with self._forward_lock:
             return self._loss(shard.inputs, shard.labels).sum() / self.samples
 
-    def _over_shards(self, parts_of: Callable[[_Shard], Sequence[Tensor | None]]) -> Tensor:
-        """The sum over all shards of all workers of what has a part for each leaf, as a touched vector."""
+    def _over_shards(
+        self,
+        parts_of: Callable[[_Shard], Sequence[Tensor | None]],
+        shards: Sequence[_Shard],
+        known: Tensor | None = None,
+    ) -> Tensor:
+        """The sum over shards of what has a part for each leaf, and over workers, as a touched vector.
+
+        Args:
+            parts_of: Gives a shard's parts.
+            shards: This worker's.
+            known: What is added to them.
+        """
 
         def lane_sum(shards: Sequence[_Shard]) -> Tensor:
-            total = torch.zeros(self.space.touched_size, dtype=self.dtype, device=self.device)
+            total = self._zeros()
             for shard in shards:
                 self._add(total, parts_of(shard))
             return total
 
-        first, *others = self._lanes.map(lane_sum, self._dealt())
-        for other in others:
+        # one that is streamed costs about twice one whose graph is kept
+        costs = [len(shard.labels) * shard.width * (1 if shard.graph is not None else 2) for shard in shards]
+        first, *others = self._lanes.map(lane_sum, deal(shards, costs, self._lanes.count))
+        for other in others if known is None else [*others, known]:
             first += other
         return self._reduced(first)
 
-    def _dealt(self) -> list[list[_Shard]]:
-        """The shards of each lane. One that is streamed costs about twice one whose graph is kept."""
-        costs = [len(shard.labels) * shard.width * (1 if shard.graph is not None else 2) for shard in self._shards]
-        return deal(self._shards, costs, self._lanes.count)
+    def _zeros(self) -> Tensor:
+        return torch.zeros(self.space.touched_size, dtype=self.dtype, device=self.device)
 
     def _gradient_graph(self, shard: _Shard) -> list[Tensor | None]:
         leaves = self._loss.leaves
@@ -246,6 +263,7 @@ class HessianOperator:
 
     def _retain(self, budget: int) -> None:
         """Keep graphs of shards spread over all lengths, as long as they fit the budget."""
+        self._kept_gradient = self._zeros()
         left = budget - SOLVER_VECTORS * self.space.touched_size * self.dtype.itemsize
         apart = math.ceil(sum(len(shard.labels) for shard in self._shards) / RETAINED_SAMPLES) or 1
         for shard in self._shards[::apart] if left > 0 else ():
@@ -254,6 +272,7 @@ class HessianOperator:
             if left < 0:
                 return
             shard.graph = _ends(gradients)
+            self._add(self._kept_gradient, [None if part is None else part.detach() for part in gradients])
 
     def _used_ids(self, table: str) -> Tensor:
         """Sorted ids of the tokens that any worker's samples use."""

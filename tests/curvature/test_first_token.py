@@ -40,10 +40,12 @@ def test_the_last_block_sees_one_token_and_the_logits_stay(tmp_path, architectur
     with torch.no_grad():
         expected = logits()
         first_token.try_on(logits)
+        assert len(first_token.projections) == 2  # of query, key, value and output, the first and the last
         seen = widest_input(model, LAST_FEED_FORWARD[architecture])
         assert torch.allclose(logits(), expected, rtol=1e-12, atol=1e-12)
     assert seen == [1]
-    assert all(not norm._forward_pre_hooks for norm in first_token.norms)
+    modules = [*first_token.norms, *first_token.linears]
+    assert sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in modules) == len(seen)
 
 
 class Pooled(torch.nn.Module):
