@@ -11,6 +11,7 @@ and torch take before anything is trained.
 from __future__ import annotations
 
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -25,6 +26,8 @@ import tyro
 from measures import Measure, write_result
 
 WIDTH = 128
+SPARE_ROWS = 300
+"""A tenth of a file's rows is kept apart for evaluation."""
 START = {"batch_size": 256, "rows": 1024, "length": 32, "layers": 3}
 GROWING: dict[str, tuple[str, tuple[int, ...]]] = {
     "batch size": ("batch_size", (64, 256, 1024, 4096)),
@@ -65,8 +68,8 @@ def save_encoder(folder: Path, layers: int) -> Path:
     return folder
 
 
-def save_rows(path: Path, rows: int, words: int = 300) -> Path:
-    """Rows of two classes, longer than any length that they are cut to."""
+def save_rows(path: Path, rows: int, words: int) -> Path:
+    """Rows of two classes."""
     chance = random.Random(0)
     lines = ["text,label", *(f"{' '.join(chance.choices('abcdefgh', k=words))},{row % 2}" for row in range(rows))]
     path.write_text("\n".join(lines) + "\n")
@@ -75,17 +78,19 @@ def save_rows(path: Path, rows: int, words: int = 300) -> Path:
 
 def run_point(folder: Path, point: dict[str, int], threads: int) -> dict[str, float]:
     """Seconds of an epoch and of a step, and peak bytes, of a run of its own process."""
-    encoder, rows = folder / f"layers-{point['layers']}", folder / f"rows-{point['rows']}.csv"
+    encoder, rows = folder / f"layers-{point['layers']}", folder / f"{point['rows']}-rows-of-{point['length']}.csv"
     if not encoder.exists():
         save_encoder(encoder, point["layers"])
     if not rows.exists():
-        save_rows(rows, point["rows"])
+        save_rows(rows, SPARE_ROWS + 5 * point["rows"] // 4, words=point["length"])  # special tokens make it longer
     with tempfile.TemporaryDirectory(dir=folder) as out:
         flags = ["--task", str(rows), "--text-columns", "text", "--label-column", "label", "--eval-samples", "16"]
-        flags += ["--model", str(encoder), "--method", "lamb", "--epochs", "1", "--threads", str(threads)]
+        flags += ["--train-samples", str(point["rows"]), "--model", str(encoder), "--method", "lamb", "--epochs", "1"]
+        flags += ["--threads", str(threads)]
         flags += ["--batch-size", str(point["batch_size"]), "--max-length", str(point["length"])]
         command = [sys.executable, "-m", "scala_lab", "train", *flags, "--out", f"{out}/run"]
-        ended = subprocess.run(command, capture_output=True, text=True)
+        tokens = {"SCALA_LAB_CACHE": str(folder / "cache")}
+        ended = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **tokens})
         if ended.returncode:
             raise RuntimeError(ended.stderr[-2000:])
         record = json.loads((Path(out) / "run" / "run.json").read_text())
