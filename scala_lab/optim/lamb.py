@@ -23,15 +23,15 @@ Algorithm 2. Implementations differ from one another; this one stands so:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from scala_lab.optim.groupwise import GroupwiseOptimizer
 from scala_lab.optim.weight_norms import (
     add_scaled,
-    check_group,
     check_norm_limits,
     decayed_pairs,
     group_norms,
@@ -39,7 +39,7 @@ from scala_lab.optim.weight_norms import (
 )
 
 
-class Lamb(torch.optim.Optimizer):
+class Lamb(GroupwiseOptimizer):
     """LAMB with a clipped weight norm; the module's docstring has the formula.
 
     A parameter group may also carry:
@@ -94,29 +94,14 @@ class Lamb(torch.optim.Optimizer):
         }
         super().__init__(params, defaults)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group, checked: one device, one dtype, one decay mark per tensor."""
-        super().add_param_group(param_group)
-        check_group(self.param_groups[-1])
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update all parameters that have a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            params = [param for param in group["params"] if param.grad is not None]
-            if not params:
-                continue
-            updates = self._directions(group, params)
-            if not group["adapt"]:
-                torch._foreach_add_(params, updates, alpha=-group["lr"])
-                continue
-            ratios = self._ratios(group, params, updates)
-            add_scaled(params, updates, per_tensor(ratios.mul_(-group["lr"]), len(params)))
-        return loss
+    def update(self, group: dict[str, Any], params: list[Tensor]) -> None:
+        """Move the tensors of a group."""
+        updates = self._directions(group, params)
+        if not group["adapt"]:
+            torch._foreach_add_(params, updates, alpha=-group["lr"])
+            return
+        ratios = self._ratios(group, params, updates)
+        add_scaled(params, updates, per_tensor(ratios.mul_(-group["lr"]), len(params)))
 
     def _directions(self, group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
         """Advance the moments in place and return u, the step's only temporary."""

@@ -11,14 +11,15 @@ the paper's Algorithm 1. Weight decay, which the paper's update does not have, i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from scala_lab.optim.groupwise import GroupwiseOptimizer
 from scala_lab.optim.weight_norms import (
     add_scaled,
-    check_group,
     check_norm_limits,
     decayed_pairs,
     group_norms,
@@ -26,7 +27,7 @@ from scala_lab.optim.weight_norms import (
 )
 
 
-class Ngd(torch.optim.Optimizer):
+class Ngd(GroupwiseOptimizer):
     """Normalized gradient descent; the module's docstring has the formula.
 
     A parameter group may carry `joint` (default True: one norm over all its tensors) and `decayed` (default
@@ -61,32 +62,17 @@ class Ngd(torch.optim.Optimizer):
         }
         super().__init__(params, defaults)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group, checked: one device, one dtype, one decay mark per tensor."""
-        super().add_param_group(param_group)
-        check_group(self.param_groups[-1])
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update all parameters that have a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            params = [param for param in group["params"] if param.grad is not None]
-            grads = [param.grad for param in params if param.grad is not None]
-            if not params:
-                continue
-            gradient_norms = group_norms(grads, group["joint"])
-            weight_norms = group_norms(params, group["joint"])
-            factors = weight_norms.clamp_(group["min_weight_norm"], group["max_weight_norm"]).div_(gradient_norms)
-            factors = torch.where(gradient_norms > 0, factors, 0.0)
-            if group["weight_decay"]:
-                _, decayed = decayed_pairs(group, params, params)
-                torch._foreach_mul_(decayed, 1 - group["lr"] * group["weight_decay"])
-            add_scaled(params, grads, per_tensor(factors.mul_(-group["lr"]), len(params)))
-        return loss
+    def update(self, group: dict[str, Any], params: list[Tensor]) -> None:
+        """Move the tensors of a group."""
+        grads = [param.grad for param in params if param.grad is not None]
+        gradient_norms = group_norms(grads, group["joint"])
+        weight_norms = group_norms(params, group["joint"])
+        factors = weight_norms.clamp_(group["min_weight_norm"], group["max_weight_norm"]).div_(gradient_norms)
+        factors = torch.where(gradient_norms > 0, factors, 0.0)
+        if group["weight_decay"]:
+            _, decayed = decayed_pairs(group, params, params)
+            torch._foreach_mul_(decayed, 1 - group["lr"] * group["weight_decay"])
+        add_scaled(params, grads, per_tensor(factors.mul_(-group["lr"]), len(params)))
 
 
 __all__ = ["Ngd"]
