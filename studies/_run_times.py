@@ -14,7 +14,7 @@ from scala_lab.scaling.calibration import WITHIN, Calibration
 from scala_lab.scaling.step_model import even_load
 from scala_lab.study import Cell
 from scala_lab.study.rows import BASELINE, EFFECTIVE, LAMB, SCALA, Row
-from studies._timings import RATES, WARMUP, calibration, first_steps, kept_steps, measured, step_note
+from studies._timings import RATES, calibration, first_steps, measured
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,6 +25,8 @@ TIMES, CONSTANTS = "times of steps", "constants"
 """Kinds of cells."""
 PAPER_WORKERS = 32
 """What the paper's table has; projected where it is not measured."""
+STEPS, WARMUP = 4, 1
+"""Steps of each kind on each task: there are many kinds."""
 MEASURED, PROJECTED = "measured", "projected"
 NOISY = tuple(row.but(f"{row.method} with noise", delay=0.0) for row in (SCALA, EFFECTIVE))
 
@@ -42,7 +44,7 @@ def time_cells(profile: Profile) -> list[Cell]:
         specs = tuple(first_steps(profile, row, task, size, model) for task, row, size in places)
         for workers in worker_counts(profile):
             settings: dict[str, Any] = {"names": [_name(task, row.method) for task, row, _ in places]}
-            settings |= {"workers": workers, "steps": kept_steps(profile), "warmup": WARMUP}
+            settings |= {"workers": workers, "steps": STEPS, "warmup": WARMUP}
             settings["threads"] = workers * (profile.settings.get("threads") or 1)
             measurement = Measurement("scala_lab.scaling.measurements:step_times", specs, settings, alone=True)
             cells.append(Cell(measurement, kind=TIMES, model=model, workers=workers))
@@ -76,11 +78,12 @@ def time_table(profile: Profile, times: pd.DataFrame) -> pd.DataFrame:
     return table.rename(columns=lambda task: f"{task} time (s)").assign(**{"times faster than baseline": faster})
 
 
-def time_notes(profile: Profile, times: pd.DataFrame) -> list[str]:
+def time_notes(times: pd.DataFrame) -> list[str]:
     """What the seconds are."""
     found = [
-        f"{step_note(profile)}, of every kind on every task with nothing else on the machine, times the steps of a "
-        "run: these are its seconds. ScaLA's are plain steps up to its delay and steps with noise after it."
+        f"Medians of {STEPS} steps after {WARMUP} of warm-up, of every kind on every task with nothing else on the "
+        "machine, times the steps of a run: these are its seconds. ScaLA's are plain steps up to its delay and steps "
+        "with noise after it."
     ]
     if PROJECTED in set(times["times"]):
         found.append(

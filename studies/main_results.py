@@ -44,7 +44,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
             results_table(profile, runs, best, times),
             f"Table 1: steps, time and accuracy (%) of the baseline at B={profile.small_batch} and of ScaLA at "
             f"B={profile.large_batch}.",
-            [*notes(profile, runs, best), *time_notes(profile, times)[:1], REPEATED],
+            [*notes(profile, runs, best), *time_notes(times)[:1], REPEATED],
         ),
         *_time_tables(profile, times),
         Tabulation("paper", paper_frame(TABLE_1, INDEX), "Table 1 as the paper has it."),
@@ -92,7 +92,7 @@ def _time_tables(profile: Profile, times: pd.DataFrame) -> list[Tabulation]:
     if times.empty:
         return []
     caption = "Table 1: seconds of a run over workers, measured or projected."
-    return [Tabulation("times", time_table(profile, times), caption, time_notes(profile, times))]
+    return [Tabulation("times", time_table(profile, times), caption, time_notes(times))]
 
 
 REPEATED = (

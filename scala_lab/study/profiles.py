@@ -184,7 +184,7 @@ EMBEDDED = Profile(
     longer=2,
     workers=(1, 2),
     curvature=CurvaturePlan(samples=128, sets=3),
-    settings=MappingProxyType({"train_samples": 640, "eval_samples": 768, "epochs": 6, "threads": 1}),
+    settings=MappingProxyType({"train_samples": 576, "eval_samples": 512, "epochs": 6, "threads": 1}),
 )
 
 LAPTOP = Profile(
