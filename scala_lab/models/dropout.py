@@ -7,6 +7,8 @@ so the mean stays exact. Masks come from torch's own generator: seeding it fixes
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -31,3 +33,12 @@ def quicken_dropout(model: nn.Module) -> None:
     for module in model.modules():
         if type(module) is nn.Dropout:
             module.__class__ = QuickDropout
+
+
+def dropout_rates(config: Any) -> dict[str, float | None]:
+    """The settings of a model's config that are rates of dropout; None takes the place of another of them."""
+    return {
+        name: value
+        for name, value in config.to_dict().items()
+        if "dropout" in name and (value is None or isinstance(value, (int, float)))
+    }

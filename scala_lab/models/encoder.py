@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from scala_lab.models.dropout import dropout_rates
+
 
 class Encoder:
     """A sequence classifier seen from its word embeddings e = E[ids].
@@ -44,8 +46,7 @@ class Encoder:
     @functools.cached_property
     def drops_out(self) -> bool:
         """Whether the model has dropout, by the rates in its config."""
-        config = self.model.config.to_dict()  # type: ignore[operator,union-attr]
-        return any("dropout" in name and isinstance(rate, (int, float)) and rate > 0 for name, rate in config.items())
+        return any(dropout_rates(self.model.config).values())
 
     def embed(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Word embeddings of a batch, (samples, tokens, width)."""

@@ -155,9 +155,10 @@ def _check_head(config: Any, task: Task, model: str) -> None:
 
 
 def _set_dropout(config: Any, rate: float) -> None:
-    for name, value in config.to_dict().items():
-        if "dropout" in name and (value is None or isinstance(value, (int, float))):
-            setattr(config, name, rate)
+    from scala_lab.models.dropout import dropout_rates
+
+    for name in dropout_rates(config):
+        setattr(config, name, rate)
 
 
 @functools.cache
