@@ -76,7 +76,7 @@ def test_what_is_alone_waits_for_the_others(tmp_path):
     file = tmp_path / "busy"
     process = hold_elsewhere(f"on_this_host(Path({str(file)!r}), False)")
     with on_this_host(file, alone=False):
-        pass  # two that are not alone go side by side
+        assert process.poll() is None  # two that are not alone go side by side
     waiting = subprocess.Popen(
         [sys.executable, "-c", HOLD + f"with on_this_host(Path({str(file)!r}), True): print('in')"],
         stdout=subprocess.PIPE,
