@@ -104,9 +104,12 @@ class KrylovBasis:
     def combine(self, coefficients: np.ndarray) -> Tensor:
         """Unit vectors V s, one per row, for coefficients s as columns."""
         weights = torch.as_tensor(coefficients.T.copy()).to(self.blocks[0])
-        parts = zip(weights.split(self.room, dim=1), self._filled(), strict=False)
-        combined = torch.stack([part @ rows for part, rows in parts]).sum(0)
-        return torch.stack([vector / norm(vector) for vector in combined])
+        combined = weights.new_zeros(len(weights), self.blocks[0].shape[1])
+        for part, rows in zip(weights.split(self.room, dim=1), self._filled(), strict=False):
+            combined.addmm_(part, rows)
+        for vector in combined:
+            vector /= norm(vector)
+        return combined
 
 
 def lanczos(op: Operator, k: int, tol: float, which: Which, max_products: int, seed: int) -> EigenResult:

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from scala_lab.curvature.lanes import Lanes, deal, lane_count
+from scala_lab.curvature.linear import added_to
 from scala_lab.curvature.loss import BatchLoss, word_table
 from scala_lab.curvature.memory import graph_bytes
 from scala_lab.curvature.shards import cut_batch, padding_is_idle, probe
@@ -228,8 +229,9 @@ class HessianOperator:
 
         def lane_sum(shards: Sequence[_Shard]) -> Tensor:
             total = self._zeros()
-            for shard in shards:
-                self._add(total, parts_of(shard))
+            with added_to(dict(zip(self._loss.leaves, self.space.pieces(total), strict=True))):
+                for shard in shards:
+                    self._add(total, parts_of(shard))
             return total
 
         # one that is streamed costs about twice one whose graph is kept
