@@ -74,21 +74,25 @@ def load(checkpoint: Path, spec: RunSpec, samples: int, micro_batch: int = 64) -
 def product_cost(question: Any, op: Any, rounds: int) -> dict[str, Any]:
     """A product with retained graphs over a gradient of the same loss, of the same rows, in turns.
 
-    The gradient is what training would compute: the model's own attention, weights as they are.
+    The gradient is computed anew over the same shards, by an operator that keeps nothing. Beside it stands what
+    training would compute: the model's own attention on whole padded batches.
     """
     import torch
 
+    from scala_lab.curvature import HessianOperator
+
+    afresh = HessianOperator(question.model, question.batches, budget=0)
     parameters = [parameter for parameter in question.model.parameters() if parameter.requires_grad]
 
-    def gradient() -> None:
+    def padded() -> None:
         for batch in question.batches:
             torch.autograd.grad(question.model(**batch).loss, parameters, allow_unused=True)
 
     vector = torch.randn(op.space.touched_size, generator=torch.Generator().manual_seed(0))
-    for warm_up in (gradient, op.gradient, lambda: op.multiply(vector)):
+    for warm_up in (padded, afresh.gradient, lambda: op.multiply(vector)):
         warm_up()
     turns = [
-        (seconds_of(lambda: op.multiply(vector)), seconds_of(op.gradient), seconds_of(gradient))
+        (seconds_of(lambda: op.multiply(vector)), seconds_of(afresh.gradient), seconds_of(padded))
         for _ in range(3 * rounds)
     ]
     product, own, plain = (list(values) for values in zip(*turns, strict=True))

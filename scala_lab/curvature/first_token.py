@@ -10,7 +10,7 @@ Which of this is so for a model is tried, not assumed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -113,7 +113,7 @@ def _between(calls: list[str], first_norm: int, last_norm: int) -> list[int]:
 
 
 @contextmanager
-def _hooked(modules: list[nn.Module], before: Any, after: Any = None) -> Iterator[None]:
+def _hooked(modules: Sequence[nn.Module], before: Any, after: Any = None) -> Iterator[None]:
     handles = [module.register_forward_pre_hook(before) for module in modules]
     if after is not None:
         handles += [module.register_forward_hook(after) for module in modules]

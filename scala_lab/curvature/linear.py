@@ -10,7 +10,7 @@ in the same way.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 _of_this_thread = threading.local()
 
@@ -34,20 +33,6 @@ def added_to(sums: Mapping[Tensor, Tensor]) -> Iterator[None]:
         yield
     finally:
         _of_this_thread.sums = None
-
-
-class SummingLinears(TorchFunctionMode):
-    """While this lasts, linear layers with one of some weights are those of this module."""
-
-    def __init__(self, weights: Sequence[Tensor]) -> None:
-        super().__init__()
-        self.weights = set(weights)
-
-    def __torch_function__(self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of torch."""
-        if function is functional.linear and torch.is_grad_enabled() and not kwargs and args[1] in self.weights:
-            return _Linear.apply(*args)
-        return function(*args, **(kwargs or {}))
 
 
 def _rows(tensor: Tensor) -> Tensor:
@@ -76,16 +61,18 @@ def _give_bias(bias: Tensor | None, rows: Tensor) -> Tensor | None:
     return None
 
 
-class _Linear(Function):
+class Linear(Function):
     """x W^T + b."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """The outputs."""
         ctx.save_for_backward(inputs, weight, bias)
         return functional.linear(inputs, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
+        """The derivatives by inputs, weight and bias."""
         inputs, weight, bias = ctx.saved_tensors
         (grad,) = grads
         if torch.is_grad_enabled():

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from scala_lab.curvature.first_token import FirstTokenOnly
-from scala_lab.curvature.linear import SummingLinears
+from scala_lab.curvature.quick_layers import QuickLayers
 from scala_lab.curvature.space import ParameterSpace
 from scala_lab.methods.task_loss import task_loss
 
@@ -59,7 +59,7 @@ class BatchLoss:
         training = self.model.training
         self.model.eval()
         try:
-            with sdpa_kernel(SDPBackend.MATH), self.first_token.applied(), SummingLinears(self.leaves):
+            with sdpa_kernel(SDPBackend.MATH), self.first_token.applied(), QuickLayers(self.leaves):
                 return self.model(**self._model_inputs(inputs)).logits
         finally:
             self.model.train(training)

@@ -12,7 +12,8 @@ classes need one more pull through the clean graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -64,9 +65,13 @@ def divergence_gradient(
         # the zero-sum direction at right angles to the first one
         second_BC = torch.linalg.cross(first_BC, torch.full_like(first_BC, 3**-0.5))
         directions = [(first_BC, g_BLD), (second_BC, pull(second_BC))]
-    moved_BC = sum(_per_sample(g * delta_BLD).unsqueeze(-1) * q for q, g in directions)
+    moved_BC = _sum(_per_sample(g * delta_BLD).unsqueeze(-1) * q for q, g in directions)
     raised_BC = 2 * _apply_metric(logits_BC, moved_BC)
-    return sum((q * raised_BC).sum(-1).view(-1, 1, 1) * g for q, g in directions)
+    return _sum((q * raised_BC).sum(-1).view(-1, 1, 1) * g for q, g in directions)
+
+
+def _sum(terms: Iterable[Tensor]) -> Tensor:
+    return reduce(torch.add, terms)
 
 
 def _too_small(slope_BC: Tensor) -> Tensor:

@@ -121,8 +121,8 @@ def length_uniform_batches(
     batches = []
     for start in range(0, len(encoded) - size + 1, size):
         rows = encoded[start : start + size]
-        tables = (np.zeros((size, len(rows[-1][0])), dtype=np.int64) for _ in range(3))
-        batch = Batch(*tables, fits=np.array([fits for _, _, fits in rows]))
+        empty = np.zeros((size, len(rows[-1][0])), dtype=np.int64)
+        batch = Batch(empty, empty.copy(), empty.copy(), fits=np.array([fits for _, _, fits in rows]))
         for index, (ids, types, _) in enumerate(rows):
             batch.ids[index, : len(ids)] = ids
             batch.types[index, : len(ids)] = types

@@ -96,7 +96,7 @@ class _Trial:
     def computing(self, kind: str, shapes: Sequence[Shape], together: bool = False) -> list[dict[str, float]]:
         """Load and seconds of a step's computing for each shape; shapes take turns, as batches of a run do."""
         self.training.step_function = self.steps[kind]
-        timed = self._repeat([lambda shape=shape: self._accumulate(shape) for shape in shapes], together)
+        timed = self._repeat([partial(self._accumulate, shape) for shape in shapes], together)
         return [{**self._load(shape), **seconds} for shape, seconds in zip(shapes, timed, strict=True)]
 
     def update(self, optimizer: str) -> dict[str, float]:
@@ -126,9 +126,9 @@ class _Trial:
         def turn() -> list[tuple[float, float]]:
             pairs = []
             for act in acts:
-                alone = undisturbed(lambda act=act: self._once(act, wake), self.alone) if self.world.leads else 0.0
+                alone = undisturbed(partial(self._once, act, wake), self.alone) if self.world.leads else 0.0
                 self._meet()
-                crowd = undisturbed(lambda act=act: self._once(act, wake, meet=True), self.world) if together else 0.0
+                crowd = undisturbed(partial(self._once, act, wake, meet=True), self.world) if together else 0.0
                 self._meet()
                 pairs.append((alone, crowd))
             return pairs

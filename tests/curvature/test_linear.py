@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from scala_lab.curvature.linear import SummingLinears, added_to
+from scala_lab.curvature.linear import added_to
+from scala_lab.curvature.quick_layers import QuickLayers
 
 
 class Net(nn.Module):
@@ -39,7 +40,7 @@ def vectors_like(weights: list[Tensor]) -> list[Tensor]:
 
 def product(net: Net, inputs: Tensor, weights: list[Tensor], mode: bool, sums: dict[Tensor, Tensor] | None) -> list:
     if mode:
-        with SummingLinears(list(net.parameters())):
+        with QuickLayers(list(net.parameters())):
             loss = net(inputs)
     else:
         loss = net(inputs)
@@ -71,7 +72,7 @@ def test_product_is_added_to_what_is_there(net: Net, inputs: Tensor) -> None:
 def test_gradient_is_added_as_well(net: Net, inputs: Tensor) -> None:
     weights = list(net.parameters())
     expected = torch.autograd.grad(net(inputs), weights)
-    with SummingLinears(weights):
+    with QuickLayers(weights):
         loss = net(inputs)
     sums = {weight: torch.zeros_like(weight) for weight in weights}
     with added_to(sums):
@@ -93,14 +94,14 @@ def test_weights_that_are_not_asked_for_get_nothing(net: Net, inputs: Tensor) ->
 def test_inputs_that_need_a_gradient_get_it(net: Net, inputs: Tensor) -> None:
     inputs.requires_grad_()
     (expected,) = torch.autograd.grad(net(inputs), inputs)
-    with SummingLinears(list(net.parameters())):
+    with QuickLayers(list(net.parameters())):
         (found,) = torch.autograd.grad(net(inputs), inputs)
     torch.testing.assert_close(found, expected)
 
 
 def test_sums_end_with_their_block(net: Net, inputs: Tensor) -> None:
     weights = list(net.parameters())
-    with SummingLinears(weights):
+    with QuickLayers(weights):
         loss = net(inputs)
     with pytest.raises(ZeroDivisionError), added_to({}):
         raise ZeroDivisionError
