@@ -66,7 +66,7 @@ class EigenResult:
     @property
     def eigenvectors(self) -> Tensor:
         """Unit vectors over all parameters, one per row."""
-        return torch.stack([self.space.full(vector) for vector in self.touched_eigenvectors])
+        return self.space.full(self.touched_eigenvectors)
 
 
 def random_start(op: Operator, seed: int) -> Tensor:

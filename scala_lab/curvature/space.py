@@ -99,18 +99,19 @@ class ParameterSpace:
         return torch.cat(parts)
 
     def full(self, touched: Tensor) -> Tensor:
-        """A touched vector in full length, 0 on rows that are not touched."""
+        """A touched vector, or several as rows, in full length, 0 on rows of the table that are not touched."""
         if not self.compact:
             return touched
-        result = touched.new_zeros(self.size)
-        start = 0
-        for (name, value), piece in zip(self.parameters.items(), self.pieces(touched), strict=True):
-            part = result[start : start + value.numel()]
-            start += value.numel()
+        result = touched.new_zeros(*touched.shape[:-1], self.size)
+        start, taken = 0, 0
+        for name, value in self.parameters.items():
+            shape = self.shapes[name]
+            part, piece = result[..., start : start + value.numel()], touched[..., taken : taken + _product(shape)]
+            start, taken = start + value.numel(), taken + _product(shape)
             if name == self.table_name:
-                part.view_as(value)[self.used_ids] = piece
+                part.unflatten(-1, value.shape)[..., self.used_ids, :] = piece.unflatten(-1, shape)
             else:
-                part.copy_(piece.reshape(-1))
+                part.copy_(piece)
         return result
 
 
