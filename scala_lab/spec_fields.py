@@ -24,7 +24,7 @@ class Leaf(NamedTuple):
     value: Any
 
 
-def leaves(spec: Any) -> list[Leaf]:
+def leaves(spec: object) -> list[Leaf]:
     """All settings of a spec, in order. A trailing underscore (`lambda_`) is not part of the flat name."""
     found: list[Leaf] = []
     for attribute, name in _names(type(spec)):

@@ -4,7 +4,8 @@ Classifiers of the BERT family read the first token of the last layer. What the 
 the other tokens enters no loss, but would be computed, differentiated and multiplied by zero in every product: two
 ninths of all work in an encoder of three layers. In these models the last but one LayerNorm stands before that block,
 so taking the first token there leaves the logits as they are. The same goes for some projections of the attention
-before it: only the first token asks (query), and only its answer goes on (output), a further fourteenth of the work.
+before it: only the first token asks (query), and only its answer goes on (output), a further fourteenth of the work;
+the attention itself then answers one question in place of as many as there are tokens.
 Which of this is so for a model is tried, not assumed.
 """
 
@@ -16,6 +17,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 
 def same_to_rounding(found: Tensor, expected: Tensor) -> bool:
@@ -96,7 +99,28 @@ class FirstTokenOnly:
                 hooks.enter_context(_hooked(self.norms, take_first))
             if self.projections:
                 hooks.enter_context(_hooked(self.linears, project_first, repeat))
+                hooks.enter_context(_AskedOnce())
             yield
+
+
+class _AskedOnce(TorchFunctionMode):
+    """Attention of queries that are one query repeated: it is answered once, and the answer repeated."""
+
+    def __torch_function__(self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = dict(kwargs or {})
+        if (
+            function is not functional.scaled_dot_product_attention
+            or len(args) != 3  # query, key, value
+            or args[0].shape[-2] == 1
+            or args[0].stride(-2) != 0
+            or named.get("is_causal")
+        ):
+            return function(*args, **named)
+        query, key, value = args
+        if named.get("attn_mask") is not None:
+            named["attn_mask"] = named["attn_mask"][..., :1, :]
+        answer = function(query[..., :1, :], key, value, **named)
+        return answer.expand(*query.shape[:-1], -1)
 
 
 def _between(calls: list[str], first_norm: int, last_norm: int) -> list[int]:

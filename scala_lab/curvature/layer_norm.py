@@ -65,22 +65,20 @@ class _LayerNormGradient(Function):
     def backward(ctx: Any, *vectors: Tensor | None) -> Any:
         by_inputs, by_weight, by_bias = vectors
         grad, inputs, weight, mean, rate, normal, scaled, along = ctx.saved_tensors
-        to_grad, to_inputs, to_weight = torch.zeros_like(grad), torch.zeros_like(inputs), None
-        if by_weight is not None:
-            to_grad.addcmul_(normal, by_weight)
-            to_inputs += _project(grad * by_weight, inputs, mean, rate)
+        to_grad = torch.zeros_like(grad) if by_weight is None else normal * by_weight
+        turned = torch.zeros_like(grad) if by_weight is None else grad * by_weight
         if by_bias is not None:
             to_grad += by_bias
-        if by_inputs is not None:
-            pulled = _project(by_inputs, inputs, mean, rate)
-            to_grad.addcmul_(pulled, weight)
-            to_weight = (grad * pulled).sum(tuple(range(grad.ndim - 1)))
-            by_along = (by_inputs * normal).mean(-1, keepdim=True)
-            # mean(u a) - mean(u) mean(a) - mean(u x^) mean(a x^) = mean(a P(u)) / r
-            turned = (by_inputs * along).addcmul_(scaled, by_along).mul_(rate)
-            to_inputs -= _project(turned, inputs, mean, rate)
-            to_inputs.addcmul_(normal, (scaled * pulled).mean(-1, keepdim=True).mul_(rate), value=-1)
-        return to_grad, to_inputs, to_weight, None, None
+        if by_inputs is None:
+            return to_grad, _project(turned, inputs, mean, rate), None, None, None
+        pulled = _project(by_inputs, inputs, mean, rate)
+        to_grad.addcmul_(pulled, weight)
+        to_weight = (grad * pulled).sum(tuple(range(grad.ndim - 1)))
+        by_along = (by_inputs * normal).mean(-1, keepdim=True)
+        turned.addcmul_(by_inputs, along * rate, value=-1).addcmul_(scaled, by_along.mul_(rate), value=-1)
+        # mean(u a) - mean(u) mean(a) - mean(u x^) mean(a x^) = mean(a P(u)) / r
+        bent = (scaled * pulled).mean(-1, keepdim=True).mul_(rate)
+        return to_grad, _project(turned, inputs, mean, rate).addcmul_(normal, bent, value=-1), to_weight, None, None
 
 
 def _project(vector: Tensor, inputs: Tensor, mean: Tensor, rate: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from scala_lab.curvature.lanes import Lanes, deal, lane_count
 from scala_lab.curvature.linear import added_to
 from scala_lab.curvature.loss import BatchLoss, word_table
 from scala_lab.curvature.memory import graph_bytes
-from scala_lab.curvature.shards import cut_batch, padding_is_idle, probe
+from scala_lab.curvature.shards import SHARD_TOKENS, cut_batch, padding_is_idle, probe
 from scala_lab.curvature.space import ParameterSpace
 from scala_lab.errors import UserError
 
@@ -201,7 +201,8 @@ class HessianOperator:
             raise UserError(f"the model gives two losses, {first} and {second}, for one batch, although in eval mode")
         self._loss.first_token.try_on(lambda: self._loss.logits(few.inputs))
         if padding_is_idle(self._loss.logits, few.inputs):
-            self._shards = [_shard(part) for batch in batches for part in cut_batch(batch)]
+            most = SHARD_TOKENS if self.device.type == "cpu" else None
+            self._shards = [_shard(part) for batch in batches for part in cut_batch(batch, shard_tokens=most)]
 
     @property
     def retained(self) -> int:

@@ -22,14 +22,25 @@ SHARD_COST = 20
 Measured on a 3-layer encoder of width 384, a shard per core: products are within 4% of the best from 10 to 40.
 """
 
+SHARD_TOKENS = 1024
+"""Most tokens of a shard that has several rows, on the CPU. Matrix products are at full speed from some 200 on, and
+beside the kept graphs a worker holds that of one shard on each core."""
+
 PROBE_ROWS = 4
 """Rows on which it is tried what a model's logits depend on."""
 
 
-def cut_batch(batch: Mapping[str, Tensor], shard_cost: int = SHARD_COST) -> list[dict[str, Tensor]]:
+def cut_batch(
+    batch: Mapping[str, Tensor], shard_cost: int = SHARD_COST, shard_tokens: int | None = None
+) -> list[dict[str, Tensor]]:
     """The rows of a batch in shards without needless padding; the batch itself where padding cannot be told.
 
     Padding is what `attention_mask` is 0 on, at the end of rows.
+
+    Args:
+        batch: Padded rows.
+        shard_cost: Of a shard beside its tokens, in tokens.
+        shard_tokens: Most tokens of a shard that has several rows, padding included; default any number.
     """
     lengths = _row_lengths(batch)
     if lengths is None:
@@ -43,8 +54,17 @@ def cut_batch(batch: Mapping[str, Tensor], shard_cost: int = SHARD_COST) -> list
             name: value[part, : lengths[part[0]]] if name in token_entries else value[part]
             for name, value in batch.items()
         }
-        for part in np.split(order, cheapest_cuts(lengths[order], shard_cost))
+        for like in np.split(order, cheapest_cuts(lengths[order], shard_cost))
+        for part in _even_parts(like, int(lengths[like[0]]), shard_tokens)
     ]
+
+
+def _even_parts(rows: np.ndarray, width: int, most_tokens: int | None) -> list[np.ndarray]:
+    """Rows of one width in as few parts of like size as have that many tokens at most."""
+    if most_tokens is None:
+        return [rows]
+    most_rows = max(1, most_tokens // width)
+    return np.array_split(rows, -(-len(rows) // most_rows))
 
 
 def probe(batches: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -48,6 +48,32 @@ def test_the_last_block_sees_one_token_and_the_logits_stay(tmp_path, architectur
     assert sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in modules) == len(seen)
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_last_attention_answers_one_question(tmp_path, architecture, monkeypatch):
+    model = tiny_classifier(tmp_path, architecture).eval()
+    inputs = {name: value for name, value in tiny_batches((6,))[0].items() if name != "labels"}
+    first_token = FirstTokenOnly(model)
+    attention = torch.nn.functional.scaled_dot_product_attention
+    questions = []
+
+    class Watching(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            if function is attention:
+                questions.append(args[0].shape[-2])
+            return function(*args, **(kwargs or {}))
+
+    def logits():
+        with Watching(), first_token.applied():
+            return model(**inputs).logits
+
+    with torch.no_grad():
+        first_token.try_on(logits)
+        questions.clear()
+        logits()
+    assert questions[-1] == 1
+    assert all(number == inputs["input_ids"].shape[1] for number in questions[:-1])
+
+
 class Pooled(torch.nn.Module):
     """A block of two LayerNorms as in an encoder, under a head that reads tokens in its own way."""
 

@@ -27,6 +27,14 @@ def test_shards_hold_every_token_once_and_no_column_of_padding():
         assert (shard["input_ids"].amax(1) == shard["labels"] + 1).all()
 
 
+def test_shards_have_no_more_tokens_than_asked():
+    batch = batch_of([10] * 13 + [60])
+    assert sorted(shard["input_ids"].shape for shard in cut_batch(batch)) == [(1, 60), (13, 10)]
+    shards = cut_batch(batch, shard_tokens=50)
+    assert [tuple(shard["input_ids"].shape) for shard in shards] == [(1, 60), (5, 10), (4, 10), (4, 10)]
+    assert sorted(torch.cat([shard["labels"] for shard in shards]).tolist()) == list(range(14))
+
+
 @pytest.mark.parametrize("change", ["no mask", "padded at the start", "an entry of another length"])
 def test_what_is_not_rows_padded_at_their_end_stays_whole(change):
     batch = batch_of([3, 50, 4])

@@ -110,7 +110,7 @@ def _circumstance(draw: Draw, scene: Scene) -> Scene:
     new = draw_place(draw) if kind == "place" else draw_time(draw)
     if old is not None:
         new = draw.pick((None, None, PARENT[kind].get(old, old), new))
-    return scene._replace(action=action._replace(**{kind: new}))
+    return scene._replace(action=action._replace(place=new) if kind == "place" else action._replace(time=new))
 
 
 def _negate(draw: Draw, scene: Scene) -> Scene:
