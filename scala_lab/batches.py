@@ -7,19 +7,24 @@ the steps before it: a resumed run sees the same batches.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class BatchPlan:
     """Which rows each worker runs together in each step.
 
-    Within a global batch rows are sorted by length and dealt in turn, so that all workers hold the same
-    spread of lengths and carry equal work; each then cuts its rows, still sorted, into micro-batches where
-    that is cheapest, padding against the cost of one more micro-batch. The last batch of an epoch may be
-    smaller; no row is dropped or repeated, and a worker may be left without rows.
+    Within a global batch rows are sorted by length and cut into micro-batches where that is cheapest, padding against
+    the cost of one more micro-batch. Workers are dealt whole micro-batches, so that two of them pad no more than one
+    would; where there are too few for all to carry like work, smaller ones, or their share of every micro-batch's rows,
+    whichever lets the busiest worker end first. The last batch of an epoch may be smaller; no row is dropped or
+    repeated, and a worker may be left without rows.
 
     Attributes:
         lengths: Tokens of each row.
@@ -50,11 +55,36 @@ class BatchPlan:
         return rows[np.argsort(-self.lengths[rows], kind="stable")]
 
     def deal(self, global_batch: np.ndarray, rank: int = 0) -> list[np.ndarray]:
-        """The micro-batches of one worker, each an array of rows; empty if no row is left for it."""
-        longest_share = self.lengths[global_batch[:: self.workers]]
-        cuts = cheapest_cuts(longest_share, self.part_cost, self.micro_batch)
-        parts = np.split(global_batch[rank :: self.workers], cuts)
-        return [piece for part in parts for piece in cut(part, self.micro_batch)]
+        """The micro-batches of one worker, each an array of rows; empty if no row is left for it.
+
+        The first worker has most to do, if only by a little.
+        """
+        if self.workers == 1:
+            return self._cut_up(global_batch, self.micro_batch)
+        ways = [self._dealt_whole(global_batch, self.micro_batch // share) for share in (1, 2, 4)]
+        best = min([*ways, self._dealt_by_row(global_batch)], key=lambda dealt: max(map(self._work, dealt)))
+        return sorted(best, key=self._work, reverse=True)[rank]
+
+    def _dealt_whole(self, global_batch: np.ndarray, most: int) -> list[list[np.ndarray]]:
+        """Micro-batches for each worker: the dearest first, each to whoever has least to do."""
+        parts = self._cut_up(global_batch, max(1, most))
+        return deal(parts, [self._cost(part) for part in parts], self.workers)
+
+    def _dealt_by_row(self, global_batch: np.ndarray) -> list[list[np.ndarray]]:
+        """Every worker gets one row in turn, from the longest on, and cuts its own where the first one would."""
+        cuts = cheapest_cuts(self.lengths[global_batch[:: self.workers]], self.part_cost, self.micro_batch)
+        shares = [np.split(global_batch[rank :: self.workers], cuts) for rank in range(self.workers)]
+        return [[piece for part in parts for piece in cut(part, self.micro_batch)] for parts in shares]
+
+    def _cut_up(self, rows: np.ndarray, most: int) -> list[np.ndarray]:
+        parts = np.split(rows, cheapest_cuts(self.lengths[rows], self.part_cost, most))
+        return [piece for part in parts for piece in cut(part, most)]
+
+    def _cost(self, part: np.ndarray) -> float:
+        return len(part) * float(self.lengths[part[0]]) + self.part_cost
+
+    def _work(self, parts: list[np.ndarray]) -> float:
+        return sum(map(self._cost, parts))
 
     def _order(self, epoch: int) -> np.ndarray:
         """The permutation of an epoch; the last one asked for is kept."""
@@ -62,6 +92,22 @@ class BatchPlan:
             self._orders.clear()
             self._orders[epoch] = np.random.default_rng([self.seed, epoch]).permutation(len(self.lengths))
         return self._orders[epoch]
+
+
+def deal(items: Sequence[T], costs: Sequence[float], hands: int) -> list[list[T]]:
+    """Items for each hand so that the largest sum of costs is small: the dearest first, each to whoever has least.
+
+    Example:
+        >>> deal("abcd", [5, 4, 3, 3], 2)
+        [['a', 'd'], ['b', 'c']]
+    """
+    dealt: list[list[T]] = [[] for _ in range(hands)]
+    loads = [0.0] * hands
+    for place in sorted(range(len(items)), key=lambda place: -costs[place]):
+        idlest = loads.index(min(loads))
+        dealt[idlest].append(items[place])
+        loads[idlest] += costs[place]
+    return dealt
 
 
 def cut(rows: np.ndarray, most: int) -> list[np.ndarray]:

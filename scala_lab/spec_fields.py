@@ -24,10 +24,10 @@ class Leaf(NamedTuple):
     value: Any
 
 
-def leaves(spec: object) -> list[Leaf]:
+def leaves(spec: Any) -> list[Leaf]:
     """All settings of a spec, in order. A trailing underscore (`lambda_`) is not part of the flat name."""
     found: list[Leaf] = []
-    for attribute, name in _names(type(spec)):
+    for attribute, name in _names(type(spec)):  # type: ignore[arg-type]  # a class is hashable
         value = getattr(spec, attribute)
         if dataclasses.is_dataclass(value):
             found += [Leaf(attribute, leaf.name, leaf.attribute, leaf.value) for leaf in leaves(value)]

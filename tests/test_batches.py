@@ -50,6 +50,26 @@ def test_workers_carry_equal_work():
         assert abs(work[0] - work[1]) <= LENGTHS.max()
 
 
+@pytest.mark.parametrize(("workers", "most"), [(2, 1.01), (4, 1.05)])
+def test_several_workers_end_nearly_as_early_as_an_even_split_would_let_them(workers, most):
+    """Padding and calls included: what one worker would spend, over the workers."""
+    alone, together = (plan(workers=number, batch_size=1000, micro_batch=64, part_cost=80) for number in (1, workers))
+    batch = alone.global_batch(0)
+
+    def work(parts):
+        return padded(parts) + 80 * len(parts)
+
+    works = [work(together.deal(batch, rank)) for rank in range(workers)]
+    assert works[0] == max(works)
+    assert works[0] <= most * work(alone.deal(batch)) / workers
+
+
+def test_few_rows_are_dealt_one_by_one():
+    """A micro-batch of all rows would leave three of four workers idle."""
+    batches = plan(workers=4, batch_size=8, micro_batch=64, part_cost=10_000)
+    assert [len(row) for rank in range(4) for row in batches.deal(batches.global_batch(0), rank)] == [2] * 4
+
+
 def test_sorting_leaves_little_padding():
     batches = plan(workers=1, batch_size=512, micro_batch=16)
     batch = batches.global_batch(0)

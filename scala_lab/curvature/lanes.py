@@ -26,22 +26,6 @@ def lane_count(shards: int, device: torch.device) -> int:
     return max(1, min(torch.get_num_threads(), shards, MOST_LANES)) if device.type == "cpu" else 1
 
 
-def deal(items: Sequence[T], costs: Sequence[float], lanes: int) -> list[list[T]]:
-    """Items for each lane so that the largest sum of costs is small: the dearest first, each to the idlest lane.
-
-    Example:
-        >>> deal("abcd", [5, 4, 3, 3], 2)
-        [['a', 'd'], ['b', 'c']]
-    """
-    dealt: list[list[T]] = [[] for _ in range(lanes)]
-    loads = [0.0] * lanes
-    for place in sorted(range(len(items)), key=lambda place: -costs[place]):
-        idlest = loads.index(min(loads))
-        dealt[idlest].append(items[place])
-        loads[idlest] += costs[place]
-    return dealt
-
-
 class Lanes:
     """Threads with compute threads of their own; one lane is the caller itself."""
 

@@ -23,7 +23,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from scala_lab.curvature.lanes import Lanes, deal, lane_count
+from scala_lab.batches import deal
+from scala_lab.curvature.lanes import Lanes, lane_count
 from scala_lab.curvature.linear import added_to
 from scala_lab.curvature.loss import BatchLoss, word_table
 from scala_lab.curvature.memory import graph_bytes

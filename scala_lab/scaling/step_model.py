@@ -49,7 +49,7 @@ def even_load(batch_size: int, workers: int, micro_batch: int, length: float) ->
 
 
 def planned_load(plan: BatchPlan, global_batch: np.ndarray, rank: int = 0) -> Load:
-    """What a plan gives a worker; the first one has the longest rows."""
+    """What a plan gives a worker; the first one has most to do."""
     parts = [plan.lengths[rows] for rows in plan.deal(global_batch, rank)]
     shapes = [(len(lengths), int(lengths.max())) for lengths in parts]
     return Load(

@@ -5,8 +5,9 @@ import threading
 import pytest
 import torch
 
+from scala_lab.batches import deal
 from scala_lab.curvature import HessianOperator
-from scala_lab.curvature.lanes import Lanes, deal, lane_count
+from scala_lab.curvature.lanes import Lanes, lane_count
 from tests.curvature.dense import tiny_batches, tiny_classifier
 
 

@@ -45,8 +45,9 @@ def test_fit_finds_the_constants_that_made_the_times():
 
 def test_a_plan_s_load_is_that_of_its_padded_micro_batches():
     plan = BatchPlan(np.array([9, 7, 7, 5, 3, 2]), batch_size=6, micro_batch=2, workers=2, part_cost=100)
-    # rows are dealt in turn, longest first: 9 7 3 to the first worker, padded to (9 9) and (3)
-    assert planned_load(plan, plan.global_batch(0)) == Load(2, 3, 9 + 9 + 3, 81 + 81 + 9)
+    # (9 7), (7 5) and (3 2) are dealt whole, and the last two are more than the first
+    assert planned_load(plan, plan.global_batch(0)) == Load(2, 4, 7 + 7 + 3 + 3, 49 + 49 + 9 + 9)
+    assert planned_load(plan, plan.global_batch(0), rank=1) == Load(1, 2, 9 + 9, 81 + 81)
 
 
 def test_a_step_is_the_sum_of_its_parts():
