@@ -1,13 +1,13 @@
 """Cells per hour: a grid of 28 runs through our sweep, beside the same runs one after another in transformers.Trainer.
 
-    python benchmarks/grid.py [--rows 2048] [--epochs 2] [--every 4]
+    python benchmarks/grid.py [--rows 8192] [--epochs 2] [--every 4]
 
 7 learning rates x 4 batch sizes of plain AdamW training on the embedded task and encoder, with the same rows, epochs
 and batch sizes, and an evaluation at the end (ours also has one after every epoch, and writes a checkpoint and a
 record). Ours are two processes of one thread, from an empty store and with the start of the processes; the peer is one
-process of two threads that is already warm, at the micro-batch size that is fastest for it, found first. Of the peer's
-cells only every fourth is run, one for each rate, and each batch size's mean stands for all of its cells: the rate does
-not change the time of a run. Half of the peer's cells are run before our sweep and half after it.
+process of two threads that is already warm. Each side has the micro-batch size that is fastest for it, found first. Of
+the peer's cells only every fourth is run, one for each rate, and each batch size's mean stands for all of its cells:
+the rate does not change the time of a run. Half of the peer's cells are run before our sweep and half after it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tyro
 from measures import compared, write_result
+from our_side import OurSide
 from peers import add_peers
+from turns import seconds_of
 
 from scala_lab import RunSpec
 
@@ -33,7 +37,7 @@ BATCH_SIZES = (32, 128, 512, 1024)
 class Options:
     """A grid of 28 runs."""
 
-    rows: int = 2048
+    rows: int = 8192
     """Training rows of a run."""
     eval_rows: int = 512
     """Evaluation rows of a run."""
@@ -41,13 +45,14 @@ class Options:
     """Epochs of a run."""
     every: int = 4
     """Run every n-th cell of the peer."""
-    peer_micro_batches: tuple[int, ...] = (32, 64, 128)
-    """Micro-batch sizes tried for the peer."""
+    micro_batches: tuple[int, ...] = (32, 64, 128, 256)
+    """Micro-batch sizes tried for each side."""
 
 
-def grid(options: Options) -> list[RunSpec]:
+def grid(options: Options, micro_batch: int = 64) -> list[RunSpec]:
     """All cells."""
     values = {"method": "plain", "train_samples": options.rows, "eval_samples": options.eval_rows}
+    values["micro_batch"] = micro_batch
     return [
         RunSpec.of(**values, epochs=options.epochs, lr=rate, batch_size=size, threads=1)
         for rate in RATES
@@ -100,11 +105,26 @@ def scaled_up(cells: list[RunSpec], seconds: list[float], specs: list[RunSpec]) 
     return sum(statistics.mean(by_size[spec.batches.batch_size]) for spec in specs)
 
 
-def fastest_micro_batch(options: Options, spec: RunSpec) -> tuple[int, dict[int, float]]:
-    """The peer's best of those tried, at the largest batch size of the grid."""
+def peer_steps(spec: RunSpec, micro_batch: int) -> list[float]:
+    """Seconds of some steps of the peer, on two threads."""
+    import torch
     from peers.trainer import TrainerSide
 
-    tried = {size: min(TrainerSide(spec, size).steps(4)) for size in options.peer_micro_batches}
+    torch.set_num_threads(2)
+    return TrainerSide(spec, micro_batch).steps(4)
+
+
+def our_steps(spec: RunSpec, micro_batch: int) -> list[float]:
+    """Seconds of some steps of ours, on one thread."""
+    side = OurSide(spec.override(micro_batch=micro_batch))
+    return [seconds_of(partial(side.step, step)) for step in range(4)]
+
+
+def fastest(
+    steps: Callable[[RunSpec, int], list[float]], sizes: tuple[int, ...], spec: RunSpec
+) -> tuple[int, dict[int, float]]:
+    """The micro-batch size whose quickest step is quickest, and all that were tried."""
+    tried = {size: min(steps(spec, size)) for size in sizes}
     return min(tried, key=lambda size: tried[size]), tried
 
 
@@ -117,9 +137,10 @@ def main(options: Options) -> None:
     add_peers()
     import torch
 
-    specs = grid(options)
+    our_micro_batch, our_tried = fastest(our_steps, options.micro_batches, grid(options)[-1])
+    specs = grid(options, our_micro_batch)
+    micro_batch, tried = fastest(peer_steps, options.micro_batches, specs[-1])
     torch.set_num_threads(2)
-    micro_batch, tried = fastest_micro_batch(options, specs[-1])
     peer_cells = sample(specs, options.every)
     half = len(peer_cells) // 2
     theirs = peer_seconds(peer_cells[:half], micro_batch)
@@ -139,6 +160,8 @@ def main(options: Options) -> None:
     details: dict[str, Any] = {
         "our_seconds": ours,
         "our_cells": len(specs),
+        "our_micro_batch": our_micro_batch,
+        "our_step_seconds_by_micro_batch": our_tried,
         "our_accuracy": accuracies,
         "peer_seconds_of_all_cells": whole,
         "peer_seconds": dict(zip(map(_name, peer_cells), theirs, strict=True)),
