@@ -75,7 +75,8 @@ def product_cost(question: Any, op: Any, rounds: int) -> dict[str, Any]:
     """A product with retained graphs over a gradient of the same loss, of the same rows, in turns.
 
     The gradient is the quickest of three: by an operator that keeps nothing, by the model itself on the same shards one
-    after another, and by the model itself on whole padded batches.
+    after another, and by the model itself on whole padded batches. A product has twice a gradient's matrix products,
+    but leaves out what the last layer makes of tokens that are not read: it can take less than twice the time.
     """
     import torch
 
@@ -196,7 +197,7 @@ def measures_of(parts: dict[str, Any]) -> list[Measure]:
         elif name == "product":
             sides = part["product_seconds"], part["gradient_seconds"]
             title = "Hessian product over gradient"
-            goals: dict[str, Any] = {"bound": "at most", "goal": GOALS[name], "limit": 2.0}
+            goals: dict[str, Any] = {"bound": "at most", "goal": GOALS[name]}
             found.append(compared(title, *sides, "s", "ours over peer", "gradient", **goals))
         else:
             for of in ("operator", "command"):

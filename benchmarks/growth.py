@@ -121,7 +121,7 @@ def curves(measured: dict[tuple[str, int], list[dict[str, float]]]) -> list[dict
             key = "bytes" if scale > 1 else "epoch" if against == "training rows" else "step"
             y = [statistics.median(one[key] for one in measured[against, value]) / scale for value in values]
             x = list(map(float, values))
-            what = of if scale > 1 else "seconds of a step, or of an epoch over all rows"
+            what = of if scale > 1 else "seconds (step, or epoch of all rows)"
             found.append({"of": what, "against": against, "x": x, "y": y, "slope": slope(x, y)})
     return found
 

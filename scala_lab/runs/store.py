@@ -116,6 +116,10 @@ class RunStore:
         """Whether some process is working on it."""
         return is_claimed(self._claim_file(what))
 
+    def clear_claim(self, what: What) -> None:
+        """Remove the file of a claim that nobody holds: one whose process was killed between its last two acts."""
+        self.is_claimed(what)
+
     def quiet(self, what: What) -> AbstractContextManager[None]:
         """For a block: nothing else of this store runs on this host beside a measurement that is to be alone."""
         return on_this_host(self.root / "claims" / "busy", isinstance(what, Measurement) and what.alone)

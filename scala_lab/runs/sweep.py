@@ -83,7 +83,10 @@ class _Sweep:
             for key in sorted(self.jobs, key=lambda key: -self.costs[key])
             if statuses[key] not in over
         }
-        check_same_inputs(store, [job.what for key, job in self.jobs.items() if key not in self.left])
+        done = [job.what for key, job in self.jobs.items() if key not in self.left]
+        check_same_inputs(store, done)
+        for what in done:
+            store.clear_claim(what)
         self.under_way: set[str] = set()
         self.held: set[str] = set()
         self.deaths: dict[str, int] = {}

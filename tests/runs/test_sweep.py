@@ -228,3 +228,15 @@ def test_results_outlive_their_data(inputs, tmp_path):
     before = run_sweep(cells, RunStore(tmp_path / "store"), Here())
     file.unlink()
     assert run_sweep(cells, RunStore(tmp_path / "store"), Here()).runs == before.runs
+
+
+def test_claim_that_a_killed_process_left_on_what_it_had_finished_is_cleared(inputs, tmp_path):
+    store, spec = RunStore(tmp_path / "store"), tiny_spec(*inputs)
+    run_sweep([Cell(spec)], store, Here())
+    left = store.root / "claims" / spec.run_id
+    left.write_text(json.dumps({"host": "somewhere", "pid": 1}))
+    run_sweep([Cell(spec)], store, Here())
+    assert left.exists(), "another host may hold it still"
+    left.write_text("")
+    run_sweep([Cell(spec)], store, Here())
+    assert not left.exists()
