@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from scala_lab.batches import BatchPlan, cheapest_cuts, cut
+from scala_lab.batches import BatchPlan, cheapest_cuts, cut, deal
 
 LENGTHS = np.random.default_rng(0).integers(4, 60, size=1000)
 
@@ -82,6 +82,13 @@ def test_sorting_leaves_little_padding():
 def test_a_batch_smaller_than_the_workers_leaves_some_without_rows():
     batches = BatchPlan(np.array([4, 5, 6]), batch_size=2, micro_batch=1, workers=2)
     assert [len(batches.deal(batches.global_batch(1), rank)) for rank in range(2)] == [1, 0]
+
+
+def test_shares_are_even_and_complete():
+    costs = [9.0, 1.0, 7.0, 3.0, 2.0, 8.0]
+    dealt = deal(range(6), costs, 3)
+    assert sorted(item for hand in dealt for item in hand) == list(range(6))
+    assert sorted(sum(costs[item] for item in hand) for hand in dealt) == [10.0, 10.0, 10.0]
 
 
 @pytest.mark.parametrize(("rows", "most", "sizes"), [(10, 4, [4, 3, 3]), (8, 4, [4, 4]), (3, 4, [3]), (0, 4, [])])

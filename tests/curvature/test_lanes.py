@@ -5,7 +5,6 @@ import threading
 import pytest
 import torch
 
-from scala_lab.batches import deal
 from scala_lab.curvature import HessianOperator
 from scala_lab.curvature.lanes import Lanes, lane_count
 from tests.curvature.dense import tiny_batches, tiny_classifier
@@ -17,13 +16,6 @@ def two_threads():
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)
-
-
-def test_shares_are_even_and_complete():
-    costs = [9.0, 1.0, 7.0, 3.0, 2.0, 8.0]
-    dealt = deal(range(6), costs, 3)
-    assert sorted(item for lane in dealt for item in lane) == list(range(6))
-    assert sorted(sum(costs[item] for item in lane) for lane in dealt) == [10.0, 10.0, 10.0]
 
 
 def test_lanes_run_at_once_with_their_own_compute_threads(two_threads):
