@@ -91,18 +91,18 @@ class ScalaStep:
                 r_B = self._divergence(encoder, batch, now, e_BLD + delta_BLD, label_BC)
             r_B = torch.where(usable_B, r_B, 0.0)
 
-        g = self.lambda_ * r_B.sum() + (f if f.requires_grad else 0.0)  # a fused f has had its backward
         with now.clock.phase("backward"):
+            g = self.lambda_ * r_B.sum() + (f if f.requires_grad else 0.0)  # a fused f has had its backward
             (g * batch.share).backward()
             if looked_up_BLD.requires_grad:
                 looked_up_BLD.backward(e_BLD.grad)
-        return statistics(
-            loss=f.detach(),
-            correct=correct_answers(gamma_BC, batch.labels, batch.regression),
-            divergence=r_B.detach().sum(),
-            noised=usable_B.sum(),
-            skipped=(~usable_B).sum(),
-        )
+            return statistics(
+                loss=f.detach(),
+                correct=correct_answers(gamma_BC, batch.labels, batch.regression),
+                divergence=r_B.detach().sum(),
+                noised=usable_B.sum(),
+                skipped=(~usable_B).sum(),
+            )
 
     def _select_noise(
         self, encoder: Encoder, batch: MicroBatch, e_BLD: Tensor, gamma_BC: Tensor, now: Moment
