@@ -52,9 +52,8 @@ class Options:
 def grid(options: Options, micro_batch: int = 64) -> list[RunSpec]:
     """All cells."""
     values = {"method": "plain", "train_samples": options.rows, "eval_samples": options.eval_rows}
-    values["micro_batch"] = micro_batch
     return [
-        RunSpec.of(**values, epochs=options.epochs, lr=rate, batch_size=size, threads=1)
+        RunSpec.of(**values, epochs=options.epochs, lr=rate, batch_size=size, micro_batch=micro_batch, threads=1)
         for rate in RATES
         for size in BATCH_SIZES
     ]
@@ -106,11 +105,9 @@ def scaled_up(cells: list[RunSpec], seconds: list[float], specs: list[RunSpec]) 
 
 
 def peer_steps(spec: RunSpec, micro_batch: int) -> list[float]:
-    """Seconds of some steps of the peer, on two threads."""
-    import torch
+    """Seconds of some steps of the peer."""
     from peers.trainer import TrainerSide
 
-    torch.set_num_threads(2)
     return TrainerSide(spec, micro_batch).steps(4)
 
 
@@ -139,8 +136,8 @@ def main(options: Options) -> None:
 
     our_micro_batch, our_tried = fastest(our_steps, options.micro_batches, grid(options)[-1])
     specs = grid(options, our_micro_batch)
-    micro_batch, tried = fastest(peer_steps, options.micro_batches, specs[-1])
     torch.set_num_threads(2)
+    micro_batch, tried = fastest(peer_steps, options.micro_batches, specs[-1])
     peer_cells = sample(specs, options.every)
     half = len(peer_cells) // 2
     theirs = peer_seconds(peer_cells[:half], micro_batch)

@@ -2,7 +2,7 @@
 
 A product passes each activation twice, and needs its first and second derivative at inputs that never change. torch
 saves the inputs and computes both anew, in a dozen passes over the widest tensors of the model. Here the graph of a
-gradient keeps the two derivatives in place of the inputs, and a product multiplies by them.
+gradient keeps the two derivatives, and a product multiplies by them.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scala_lab.batches import cheapest_cuts
+from scala_lab.batches import cheapest_cuts, cut
 from scala_lab.curvature.first_token import same_to_rounding
 
 SHARD_COST = 20
@@ -55,16 +55,8 @@ def cut_batch(
             for name, value in batch.items()
         }
         for like in np.split(order, cheapest_cuts(lengths[order], shard_cost))
-        for part in _even_parts(like, int(lengths[like[0]]), shard_tokens)
+        for part in cut(like, len(like) if shard_tokens is None else max(1, shard_tokens // lengths[like[0]]))
     ]
-
-
-def _even_parts(rows: np.ndarray, width: int, most_tokens: int | None) -> list[np.ndarray]:
-    """Rows of one width in as few parts of like size as have that many tokens at most."""
-    if most_tokens is None:
-        return [rows]
-    most_rows = max(1, most_tokens // width)
-    return np.array_split(rows, -(-len(rows) // most_rows))
 
 
 def probe(batches: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -49,7 +49,7 @@ def test_the_last_block_sees_one_token_and_the_logits_stay(tmp_path, architectur
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_last_attention_answers_one_question(tmp_path, architecture, monkeypatch):
+def test_the_last_attention_answers_one_question(tmp_path, architecture):
     model = tiny_classifier(tmp_path, architecture).eval()
     inputs = {name: value for name, value in tiny_batches((6,))[0].items() if name != "labels"}
     first_token = FirstTokenOnly(model)
