@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from scala_lab.cli import main
+from scala_lab.launcher import end_process
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    if "RANK" in os.environ:
+        end_process(code)
+    sys.exit(code)

@@ -35,4 +35,4 @@ def _measure(values: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(work(sys.argv[1], _measure))
+    work(sys.argv[1], _measure)

@@ -12,7 +12,7 @@ import signal
 import sys
 from typing import IO
 
-from scala_lab.launcher import end_with_launcher
+from scala_lab.launcher import end_process, end_with_launcher
 
 READY = "ready"
 
@@ -49,4 +49,4 @@ def _forget_peak_memory() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

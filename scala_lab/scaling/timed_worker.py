@@ -155,4 +155,4 @@ def _time(values: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(work(sys.argv[1], _time))
+    work(sys.argv[1], _time)

@@ -8,20 +8,24 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from scala_lab.errors import UserError
+from scala_lab.launcher import end_process
 from scala_lab.spec import RunSpec
 from scala_lab.training.launch import USER_ERROR
 
 
-def work(job: str, part: Callable[[dict[str, Any]], None]) -> int:
-    """Do one worker's part of a job, a JSON object with the folder for complaints among its values.
+def work(job: str, part: Callable[[dict[str, Any]], None]) -> NoReturn:
+    """Do one worker's part of a job, a JSON object with the folder for complaints among its values, and end.
 
     A worker that fails says nothing itself, because the others fail with it: it leaves word of why, and the
     launcher passes on the first one's.
     """
-    values = json.loads(job)
+    end_process(_outcome(json.loads(job), part))
+
+
+def _outcome(values: dict[str, Any], part: Callable[[dict[str, Any]], None]) -> int:
     complaint = Path(values["complaints"]) / os.environ["RANK"]
     try:
         part(values)
@@ -30,9 +34,9 @@ def work(job: str, part: Callable[[dict[str, Any]], None]) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    except Exception as error:
+    except Exception:  # noqa: BLE001 - any fault is passed on
         complaint.write_text(traceback.format_exc())
-        raise SystemExit(1) from error
+        return 1
     return 0
 
 
@@ -43,4 +47,4 @@ def _train(values: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(work(sys.argv[1], _train))
+    work(sys.argv[1], _train)
