@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from scala_lab.curvature.first_token import FirstTokenOnly
 from scala_lab.curvature.quick_layers import QuickLayers
 from scala_lab.curvature.space import ParameterSpace
 from scala_lab.methods.task_loss import task_loss
+from scala_lab.models.first_token import FirstTokenOnly
 
 
 def word_table(model: nn.Module) -> str | None:

@@ -1,4 +1,7 @@
-"""The layers that most of a product goes through, in forms that are quick to differentiate twice."""
+"""The layers that most of a product goes through, in forms that are quick to differentiate twice.
+
+Attention whose queries are one that is repeated is answered once, and the answer repeated.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from scala_lab.curvature.gelu import Gelu
 from scala_lab.curvature.layer_norm import LayerNorm
 from scala_lab.curvature.linear import Linear
+from scala_lab.models.attention import asks_once, one_question
 
 
 class QuickLayers(TorchFunctionMode):
@@ -38,6 +42,8 @@ class QuickLayers(TorchFunctionMode):
                 return Gelu.apply(*args)
             if function is functional.layer_norm and len(args[1]) == 1:
                 return self._layer_norm(function, *args, **named)
+        if function is functional.scaled_dot_product_attention and len(args) == 3 and asks_once(args[0]):
+            return _answered_once(*args, **named)
         return function(*args, **named)
 
     def _layer_norm(
@@ -52,3 +58,10 @@ class QuickLayers(TorchFunctionMode):
         if weight is None or bias is None:
             return function(inputs, shape, weight, bias, eps)
         return LayerNorm.apply(inputs, weight, bias, eps)
+
+
+def _answered_once(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **named: Any) -> Tensor:
+    answer = functional.scaled_dot_product_attention(
+        query[..., :1, :], key, value, attn_mask=one_question(attn_mask), **named
+    )
+    return answer.expand(*query.shape[:-1], -1)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from scala_lab.batches import cheapest_cuts, cut
-from scala_lab.curvature.first_token import same_to_rounding
+from scala_lab.models.first_token import PROBE_ROWS, same_to_rounding
 
 SHARD_COST = 20
 """What a shard costs beside its tokens, in tokens: it writes and adds up a gradient of the model's size.
@@ -25,9 +25,6 @@ Measured on a 3-layer encoder of width 384, a shard per core: products are withi
 SHARD_TOKENS = 1024
 """Most tokens of a shard that has several rows, on the CPU. Matrix products are at full speed from some 200 on, and
 beside the kept graphs a worker holds that of one shard on each core."""
-
-PROBE_ROWS = 4
-"""Rows on which it is tried what a model's logits depend on."""
 
 
 def cut_batch(

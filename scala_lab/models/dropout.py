@@ -15,17 +15,22 @@ from torch import Tensor, nn
 LEVELS = 1 << 16
 
 
+def quick_dropout(values: Tensor, rate: float) -> Tensor:
+    """Zero entries at random, and scale the others up."""
+    dropped = round(rate * LEVELS)
+    if not 0 < dropped < LEVELS or not values.is_cpu:
+        return nn.functional.dropout(values, rate)
+    words = torch.empty(-(-values.numel() // 4), dtype=torch.int64).random_(torch.iinfo(torch.int64).min, None)
+    kept = words.view(torch.int16)[: values.numel()].view(values.shape) >= dropped - LEVELS // 2
+    return values * kept.to(values.dtype).mul_(LEVELS / (LEVELS - dropped))
+
+
 class QuickDropout(nn.Dropout):
-    """nn.Dropout for tensors on CPU; elsewhere just that."""
+    """nn.Dropout by quick masks."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Zero entries at random, and scale the others up."""
-        dropped = round(self.p * LEVELS)
-        if not self.training or not 0 < dropped < LEVELS or not input.is_cpu:
-            return super().forward(input)
-        words = torch.empty(-(-input.numel() // 4), dtype=torch.int64).random_(torch.iinfo(torch.int64).min, None)
-        kept = words.view(torch.int16)[: input.numel()].view(input.shape) >= dropped - LEVELS // 2
-        return input * kept.to(input.dtype).mul_(LEVELS / (LEVELS - dropped))
+        """Zero entries at random while training."""
+        return quick_dropout(input, self.p) if self.training else input
 
 
 def quicken_dropout(model: nn.Module) -> None:

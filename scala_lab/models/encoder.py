@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scala_lab.models.dropout import dropout_rates
+from scala_lab.models.attention import quicken_attention
+from scala_lab.models.dropout import dropout_rates, quicken_dropout
+from scala_lab.models.first_token import PROBE_ROWS, FirstTokenOnly
 
 
 class Encoder:
@@ -25,11 +27,17 @@ class Encoder:
     Gradients reach the table through `embed`. On CPU its backward adds the looked-up rows straight into
     the table's gradient: the stock backward fills a zero tensor as large as the whole table for every
     micro-batch, which costs more than a layer of a small encoder.
+
+    The model's dropout and attention become quick ones, and its last layer runs for the first token alone where its
+    head reads no other.
     """
 
     def __init__(self, model: nn.Module, *, autocast: torch.dtype | None = None) -> None:
+        quicken_dropout(model)
+        quicken_attention(model)
         self.model = model
         self.autocast = autocast
+        self._first_token: FirstTokenOnly | None = None
         table: Any = model.get_input_embeddings()  # type: ignore[operator]
         self._table = table
         self._plain_table = (
@@ -66,9 +74,28 @@ class Encoder:
         return self._run(**inputs)
 
     def _run(self, **inputs: Tensor) -> Tensor:
-        with torch.autocast(self.device.type, self.autocast or torch.bfloat16, enabled=self.autocast is not None):
+        if self._first_token is None:
+            self._first_token = self._tried_first_token(inputs)
+        with (
+            self._first_token.applied(),
+            torch.autocast(self.device.type, self.autocast or torch.bfloat16, enabled=self.autocast is not None),
+        ):
             logits = self.model(**inputs).logits
         return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+
+    def _tried_first_token(self, inputs: Mapping[str, Tensor]) -> FirstTokenOnly:
+        """The last layer for the first token, as far as a few rows have the same logits by it."""
+        first_token = FirstTokenOnly(self.model)
+        rows = {name: value[:PROBE_ROWS].detach() for name, value in inputs.items()}
+
+        def logits() -> Tensor:
+            with first_token.applied():
+                return self.model(**rows).logits
+
+        if next(self.model.parameters()).dtype in (torch.float32, torch.float64):
+            with self.dropout_off():
+                first_token.try_on(logits)
+        return first_token
 
     @contextmanager
     def dropout_off(self) -> Iterator[None]:

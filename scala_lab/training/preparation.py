@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scala_lab.models.dropout import quicken_dropout
 from scala_lab.models.fit import check_rows
 from scala_lab.models.loading import load_classifier, load_tokenizer, quiet_transformers
 from scala_lab.models.locate import locate_model, model_fingerprint
@@ -69,7 +68,6 @@ def load_model(spec: RunSpec, prepared: Prepared) -> PreTrainedModel:
     """The run's encoder with its new head, checked against the run's rows; regression starts at the mean score."""
     mean = float(prepared.train.labels.mean()) if prepared.task.regression else None
     model = own_copy(_load_classifier(spec.encoder.model, prepared.task, spec.seed, spec.encoder.dropout, mean))
-    quicken_dropout(model)
     check_rows(model, prepared.splits.values(), spec.encoder.model)
     return model
 

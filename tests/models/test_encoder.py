@@ -30,12 +30,11 @@ def batch(folder, texts=TEXTS):
 
 
 def test_logits_from_embeddings_are_the_logits_of_the_model(folder):
-    model, inputs = load(folder), batch(folder)
-    encoder = Encoder(model)
-    expected = model(**inputs).logits
+    inputs, encoder = batch(folder), Encoder(load(folder))
+    expected = load(folder)(**inputs).logits
     assert expected.std() > 0.01, "the samples must differ for the test to mean anything"
     torch.testing.assert_close(encoder.logits(encoder.embed(inputs), inputs), expected, rtol=0, atol=1e-14)
-    torch.testing.assert_close(encoder.predict(inputs), expected, rtol=0, atol=0)
+    torch.testing.assert_close(encoder.predict(inputs), expected, rtol=0, atol=1e-14)
 
 
 def test_noise_on_the_embeddings_reaches_the_logits(folder):
@@ -62,6 +61,18 @@ def test_lookup_that_adds_in_place_has_the_stock_gradient(folder):
     for (name, left), right in zip(stock.named_parameters(), ours.parameters(), strict=True):
         torch.testing.assert_close(right.grad, left.grad, rtol=1e-12, atol=1e-12, msg=name)
     assert not torch.equal(weight_of(ours).grad, earlier)
+
+
+def test_the_last_layer_runs_for_the_token_that_is_read_and_the_probe_draws_nothing(folder):
+    model = load_classifier(str(folder), TASK, dropout=0.5).train()
+    encoder, inputs = Encoder(model), batch(folder)
+    before = torch.get_rng_state()
+    encoder._tried_first_token(inputs)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert model.training
+    encoder.predict(inputs)
+    assert encoder._first_token.norm is not None
+    assert list(encoder._first_token.projections.values()) == [True, False]  # query and output of the last attention
 
 
 def test_padding_row_gets_no_gradient_from_the_lookup(folder):

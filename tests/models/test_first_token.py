@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from scala_lab.curvature import HessianOperator
-from scala_lab.curvature.first_token import FirstTokenOnly
+from scala_lab.curvature.quick_layers import QuickLayers
+from scala_lab.models.first_token import FirstTokenOnly
 from tests.curvature.dense import tiny_batches, tiny_classifier
 from tests.tiny import ARCHITECTURES
 
@@ -44,8 +45,8 @@ def test_the_last_block_sees_one_token_and_the_logits_stay(tmp_path, architectur
         seen = widest_input(model, LAST_FEED_FORWARD[architecture])
         assert torch.allclose(logits(), expected, rtol=1e-12, atol=1e-12)
     assert seen == [1]
-    modules = [*first_token.norms, *first_token.linears]
-    assert sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in modules) == len(seen)
+    hooks = sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
+    assert hooks == len(seen)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -63,7 +64,7 @@ def test_the_last_attention_answers_one_question(tmp_path, architecture):
             return function(*args, **(kwargs or {}))
 
     def logits():
-        with Watching(), first_token.applied():
+        with Watching(), first_token.applied(), QuickLayers([]):
             return model(**inputs).logits
 
     with torch.no_grad():
@@ -105,7 +106,7 @@ class Pooled(torch.nn.Module):
 def test_a_head_that_reads_other_tokens_gets_them(pool, narrowed):
     model, batches = Pooled(pool), tiny_batches((6,))
     op = HessianOperator(model, batches)
-    assert bool(op._loss.first_token.call) == narrowed
+    assert (op._loss.first_token.norm is not None) == narrowed
     labels = batches[0]["labels"]
     inputs = {name: value for name, value in batches[0].items() if name != "labels"}
     expected = torch.nn.functional.cross_entropy(model(**inputs).logits, labels).item()
