@@ -57,8 +57,8 @@ def step_functions(settings: Mapping[str, Any]) -> dict[str, Callable[..., Any]]
 
     return {
         "plain": ours("lamb"),
-        "exact": ours("scala-effective", pga="exact", delay=0.0),
         "fused": ours("scala-effective", pga="fused", delay=0.0),
+        "exact": ours("scala-effective", pga="exact", delay=0.0),
         "freelb": ours("freelb"),
         "smart-pytorch": SmartStep(),
         "torchblocks": TorchblocksFreeLBStep(),
