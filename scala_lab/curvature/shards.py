@@ -57,8 +57,8 @@ def cut_batch(
 
 
 def probe(batches: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """A few rows of the batch with most padding, from its shortest to its longest."""
-    batch = max(batches, key=lambda batch: cells([batch]) - cells(cut_batch(batch)))
+    """A few rows of the batch with most padding, else of the widest, from its shortest to its longest."""
+    batch = max(batches, key=lambda batch: (cells([batch]) - cells(cut_batch(batch)), _cells_of_a_row(batch)))
     lengths = _row_lengths(batch)
     if lengths is None or len(lengths) <= PROBE_ROWS:
         return dict(batch)
@@ -83,6 +83,10 @@ def padding_is_idle(logits: Callable[[Mapping[str, Tensor]], Tensor], inputs: Ma
 def cells(batches: Iterable[Mapping[str, Tensor]]) -> int:
     """Numbers in some batches."""
     return sum(value.numel() for batch in batches for value in batch.values())
+
+
+def _cells_of_a_row(batch: Mapping[str, Tensor]) -> int:
+    return sum(value[0].numel() for value in batch.values() if value.ndim)
 
 
 def _row_lengths(batch: Mapping[str, Tensor]) -> np.ndarray | None:

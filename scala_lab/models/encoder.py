@@ -37,7 +37,8 @@ class Encoder:
         quicken_attention(model)
         self.model = model
         self.autocast = autocast
-        self._first_token: FirstTokenOnly | None = None
+        self._first_token = FirstTokenOnly(model)
+        self._tried = False
         table: Any = model.get_input_embeddings()  # type: ignore[operator]
         self._table = table
         self._plain_table = (
@@ -74,8 +75,8 @@ class Encoder:
         return self._run(**inputs)
 
     def _run(self, **inputs: Tensor) -> Tensor:
-        if self._first_token is None:
-            self._first_token = self._tried_first_token(inputs)
+        if not self._tried:
+            self._try_first_token(inputs)
         with (
             self._first_token.applied(),
             torch.autocast(self.device.type, self.autocast or torch.bfloat16, enabled=self.autocast is not None),
@@ -83,19 +84,20 @@ class Encoder:
             logits = self.model(**inputs).logits
         return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
-    def _tried_first_token(self, inputs: Mapping[str, Tensor]) -> FirstTokenOnly:
-        """The last layer for the first token, as far as a few rows have the same logits by it."""
-        first_token = FirstTokenOnly(self.model)
+    def _try_first_token(self, inputs: Mapping[str, Tensor]) -> None:
+        """Have the last layer run for the first token alone, as far as a few rows keep their logits by it."""
         rows = {name: value[:PROBE_ROWS].detach() for name, value in inputs.items()}
+        if not _longer_than_one(rows):
+            return  # rows of one token say nothing about the others
 
         def logits() -> Tensor:
-            with first_token.applied():
+            with self._first_token.applied():
                 return self.model(**rows).logits
 
-        if next(self.model.parameters()).dtype in (torch.float32, torch.float64):
+        self._tried = True
+        if self._table.weight.dtype in (torch.float32, torch.float64):
             with self.dropout_off():
-                first_token.try_on(logits)
-        return first_token
+                self._first_token.try_on(logits)
 
     @contextmanager
     def dropout_off(self) -> Iterator[None]:
@@ -106,6 +108,13 @@ class Encoder:
             yield
         finally:
             self.model.train(training)
+
+
+def _longer_than_one(rows: Mapping[str, Tensor]) -> bool:
+    mask = rows.get("attention_mask")
+    if mask is None:
+        return next(iter(rows.values())).shape[1] > 1
+    return bool((mask.sum(1) > 1).any())
 
 
 class _InPlaceLookup(torch.autograd.Function):

@@ -67,7 +67,7 @@ def test_the_last_layer_runs_for_the_token_that_is_read_and_the_probe_draws_noth
     model = load_classifier(str(folder), TASK, dropout=0.5).train()
     encoder, inputs = Encoder(model), batch(folder)
     before = torch.get_rng_state()
-    encoder._tried_first_token(inputs)
+    encoder._try_first_token(inputs)
     assert torch.equal(torch.get_rng_state(), before)
     assert model.training
     encoder.predict(inputs)

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn import functional
 
 from scala_lab.curvature import HessianOperator
 from scala_lab.curvature.quick_layers import QuickLayers
+from scala_lab.models.encoder import Encoder
 from scala_lab.models.first_token import FirstTokenOnly
 from tests.curvature.dense import tiny_batches, tiny_classifier
 from tests.tiny import ARCHITECTURES
@@ -87,13 +89,16 @@ class Pooled(torch.nn.Module):
         self.middle, self.head = torch.nn.Linear(4, 4), torch.nn.Linear(4, 3)
         self.double()
 
+    def get_input_embeddings(self):
+        return self.table
+
     def forward(self, input_ids, attention_mask):
         x = self.norms[0](self.table(input_ids) + self.table(input_ids).mean(1, keepdim=True))
         x = self.norms[1](x + self.middle(x).tanh())
         return type("Output", (), {"logits": self.head(self.pool(x, attention_mask))})()
 
 
-@pytest.mark.parametrize(
+POOLS = pytest.mark.parametrize(
     ("pool", "narrowed"),
     [
         (lambda x, mask: x[:, 0], True),
@@ -103,6 +108,9 @@ class Pooled(torch.nn.Module):
         (lambda x, mask: x[torch.arange(len(x)), mask.sum(1) - 1], False),
     ],
 )
+
+
+@POOLS
 def test_a_head_that_reads_other_tokens_gets_them(pool, narrowed):
     model, batches = Pooled(pool), tiny_batches((6,))
     op = HessianOperator(model, batches)
@@ -111,3 +119,20 @@ def test_a_head_that_reads_other_tokens_gets_them(pool, narrowed):
     inputs = {name: value for name, value in batches[0].items() if name != "labels"}
     expected = torch.nn.functional.cross_entropy(model(**inputs).logits, labels).item()
     assert op.loss() == pytest.approx(expected, rel=1e-12)
+
+
+@POOLS
+def test_rows_of_one_token_decide_nothing(pool, narrowed):
+    """With one token, every head reads the first one."""
+    (long,) = tiny_batches((6,))
+    short = {name: value if name == "labels" else value[:, :1] for name, value in long.items()}
+    alike = {**long, "attention_mask": torch.ones_like(long["attention_mask"])}  # no padding tells the two apart
+    model = Pooled(pool)
+    op = HessianOperator(model, [short, alike])
+    inputs = [{name: value for name, value in batch.items() if name != "labels"} for batch in (short, alike)]
+    losses = [functional.cross_entropy(model(**part).logits, long["labels"]).item() for part in inputs]
+    assert op.loss() == pytest.approx(sum(losses) / 2, rel=1e-12)
+    encoder = Encoder(model)
+    for part in inputs:
+        assert torch.allclose(encoder.predict(part), model(**part).logits, rtol=1e-12, atol=1e-12)
+    assert (encoder._first_token.norm is not None) == narrowed
