@@ -118,7 +118,7 @@ class ScalaStep:
         for t in range(self.pga_steps):
             g_BLD = self._inner_gradient(encoder, batch, e_BLD, gamma_BC, delta_BLD, now, t)
             with now.clock.phase("inner backward"):
-                usable_B = usable_B & torch.isfinite(g_BLD).flatten(1).all(1)
+                usable_B = usable_B & _finite(g_BLD)
                 delta_BLD = self._ascend(delta_BLD, _keep(g_BLD, usable_B), batch)
         return _keep(delta_BLD, usable_B), usable_B
 
@@ -147,7 +147,7 @@ class ScalaStep:
             delta_BLD = self._random_start(batch, e_BLD.detach(), now)
             if self.target == "LP":
                 pulled_BLD = divergence_gradient(gamma_BC.detach(), slope_BC, pulled_BLD, delta_BLD, pull)
-            usable_B = torch.isfinite(pulled_BLD).flatten(1).all(1)
+            usable_B = _finite(pulled_BLD)
             delta_BLD = self._ascend(delta_BLD, _keep(pulled_BLD, usable_B), batch)
         return f, _keep(delta_BLD, usable_B), usable_B
 
@@ -156,7 +156,7 @@ class ScalaStep:
         size = self.omega if self.noise == "gaussian" else self.sigma
         _, length, width = e_BLD.shape
         delta_BLD = normal_noise(now.seed, now.step, batch.samples, length, width, e_BLD.dtype)
-        return delta_BLD * size * batch.mask_BL1
+        return delta_BLD.mul_(size).mul_(batch.mask_BL1)
 
     def _inner_gradient(
         self,
@@ -185,7 +185,8 @@ class ScalaStep:
         if self.ascent == "normalized":
             largest_BL1 = g_BLD.abs().amax(-1, keepdim=True)
             g_BLD = g_BLD / largest_BL1.clamp_min(torch.finfo(g_BLD.dtype).tiny)
-        return (delta_BLD + self.rho * g_BLD).clamp(-self.omega, self.omega) * batch.mask_BL1
+        moved_BLD = (self.rho * g_BLD).add_(delta_BLD)
+        return moved_BLD.clamp_(-self.omega, self.omega).mul_(batch.mask_BL1)
 
     def _divergence(
         self, encoder: Encoder, batch: MicroBatch, now: Moment, noisy_BLD: Tensor, label_BC: Tensor
@@ -195,6 +196,11 @@ class ScalaStep:
 
     def _draw_masks(self, now: Moment, draw: int) -> None:
         now.seed_dropout(CLEAN if self.masks == "shared" else draw)
+
+
+def _finite(values_BLD: Tensor) -> Tensor:
+    """Which samples have finite values only."""
+    return torch.isfinite(torch.linalg.vector_norm(values_BLD.flatten(1), torch.inf, dim=1))
 
 
 def _keep(values_BLD: Tensor, usable_B: Tensor) -> Tensor:
