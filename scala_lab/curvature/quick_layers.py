@@ -42,8 +42,8 @@ class QuickLayers(TorchFunctionMode):
                 return Gelu.apply(*args)
             if function is functional.layer_norm and len(args[1]) == 1:
                 return self._layer_norm(function, *args, **named)
-        if function is functional.scaled_dot_product_attention and len(args) == 3 and asks_once(args[0]):
-            return _answered_once(*args, **named)
+        if function is functional.scaled_dot_product_attention and len(args) == 3 and not named.get("is_causal"):
+            return _answered_once(*args, **named) if asks_once(args[0]) else function(*args, **named)
         return function(*args, **named)
 
     def _layer_norm(

@@ -41,10 +41,10 @@ def attention(
     **further: Any,
 ) -> tuple[Tensor, None]:
     """What each query (samples, heads, tokens, width) finds, as transformers asks for it: (samples, tokens, ...)."""
-    tokens = query.shape[2]
-    if asks_once(query):
+    tokens, plain = query.shape[2], not _other_kind(module, further)
+    if plain and asks_once(query):
         query, attention_mask = query[:, :, :1], one_question(attention_mask)
-    if dropout and query.is_cpu and query.shape[1] == key.shape[1] and not _other_kind(module, further):
+    if plain and dropout and query.is_cpu and query.shape[1] == key.shape[1]:
         found = _with_dropout(query, key, value, attention_mask, dropout, scaling).transpose(1, 2)
     else:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward

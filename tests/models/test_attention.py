@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from scala_lab.curvature.quick_layers import QuickLayers
 from scala_lab.models.attention import attention, padding_mask, quicken_attention
 from scala_lab.models.dropout import LEVELS
 from scala_lab.models.encoder import Encoder
@@ -36,7 +37,7 @@ def mask():
 
 
 @pytest.mark.parametrize("kind", ["bool", "additive", "none"])
-def test_a_rate_of_nearly_nothing_leaves_torchs_attention_and_its_gradient(parts, mask, kind, monkeypatch):
+def test_but_for_its_dropout_it_is_torchs_attention_with_its_gradient(parts, mask, kind, monkeypatch):
     monkeypatch.setattr("scala_lab.models.attention.quick_dropout", lambda values, rate: values)
     masks = {"bool": mask, "additive": torch.zeros(mask.shape).double().masked_fill(~mask, -torch.inf), "none": None}
     expected = functional.scaled_dot_product_attention(*parts, attn_mask=masks[kind], scale=0.3).transpose(1, 2)
@@ -70,7 +71,6 @@ def test_one_query_repeated_is_answered_once(parts, mask, rate, monkeypatch):
         functional, "scaled_dot_product_attention", lambda *a, **k: asked.append(a[0]) or kernel(*a, **k)
     )
     monkeypatch.setattr(torch, "baddbmm", lambda *a, **k: asked.append(a[1]) or baddbmm(*a, **k))
-    torch.manual_seed(1)
     found, _ = attention(Bidirectional(), repeated, key, value, mask, dropout=rate, scaling=0.3)
     assert [part.shape[-2] for part in asked] == [1]
     assert found.shape == (SAMPLES, TOKENS, HEADS, WIDTH)
@@ -90,6 +90,16 @@ def test_causal_attention_stays_torchs_own(parts):
     torch.testing.assert_close(
         dropped, functional.scaled_dot_product_attention(*parts, is_causal=True, dropout_p=0.5).transpose(1, 2)
     )
+
+
+def test_one_query_repeated_has_many_answers_where_each_token_sees_those_before_it(parts):
+    query, key, value = parts
+    repeated = query[:, :, :1].expand(-1, -1, TOKENS, -1)
+    expected = functional.scaled_dot_product_attention(repeated, key, value, is_causal=True)
+    torch.testing.assert_close(attention(torch.nn.Module(), repeated, key, value, None)[0], expected.transpose(1, 2))
+    with QuickLayers([]):
+        found = functional.scaled_dot_product_attention(repeated, key, value, is_causal=True)
+    torch.testing.assert_close(found, expected)
 
 
 def test_a_mask_that_is_more_than_padding_is_made_by_transformers():

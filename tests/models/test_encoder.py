@@ -34,7 +34,10 @@ def test_logits_from_embeddings_are_the_logits_of_the_model(folder):
     expected = load(folder)(**inputs).logits
     assert expected.std() > 0.01, "the samples must differ for the test to mean anything"
     torch.testing.assert_close(encoder.logits(encoder.embed(inputs), inputs), expected, rtol=0, atol=1e-14)
-    torch.testing.assert_close(encoder.predict(inputs), expected, rtol=0, atol=1e-14)
+    predicted = encoder.predict(inputs)
+    torch.testing.assert_close(predicted, expected, rtol=0, atol=1e-14)
+    with encoder._first_token.applied():
+        torch.testing.assert_close(predicted, encoder.model(**inputs).logits, rtol=0, atol=0)
 
 
 def test_noise_on_the_embeddings_reaches_the_logits(folder):
