@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from scala_lab.methods.recipes import RECIPES
+from scala_lab.methods.scala import _finite
 from scala_lab.methods.step import STATISTICS
 from scala_lab.methods.task_loss import output_divergence, task_loss
 from tests.methods.small import LENGTHS, flat_gradient, make_batch, make_encoder, make_step, moment
@@ -193,3 +194,12 @@ def test_a_sample_whose_noise_is_not_finite_is_left_out_and_counted(tiny_bert, w
 def test_options_of_the_step_are_those_of_the_registry():
     fields = {field.name.rstrip("_") for field in dataclasses.fields(make_step("scala"))}
     assert fields == set(RECIPES["scala"].option_values())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("place", [0, 5, 383, 9215])
+def test_a_sample_is_finite_if_all_of_its_values_are(value, place):
+    values = torch.zeros(3, 24, 384)
+    values[1].view(-1)[place] = value
+    values[2, 3, 7] = torch.finfo(torch.float32).max
+    assert _finite(values).tolist() == [True, False, True]
