@@ -33,6 +33,7 @@ class BatchPlan:
         workers: Number of workers.
         seed: The run's seed.
         part_cost: What a micro-batch costs beside its tokens, in tokens; see `part_cost`.
+        equal_lengths: Whether only rows of equal length may run together, for models that must not be padded.
     """
 
     lengths: np.ndarray
@@ -41,6 +42,7 @@ class BatchPlan:
     workers: int = 1
     seed: int = 0
     part_cost: float = 0.0
+    equal_lengths: bool = False
     _orders: dict[int, np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -62,7 +64,9 @@ class BatchPlan:
         if self.workers == 1:
             return self._cut_up(global_batch, self.micro_batch)
         ways = [self._dealt_whole(global_batch, self.micro_batch // share) for share in (1, 2, 4)]
-        best = min([*ways, self._dealt_by_row(global_batch)], key=lambda dealt: max(map(self._work, dealt)))
+        if not self.equal_lengths:
+            ways.append(self._dealt_by_row(global_batch))
+        best = min(ways, key=lambda dealt: max(map(self._work, dealt)))
         return sorted(best, key=self._work, reverse=True)[rank]
 
     def _dealt_whole(self, global_batch: np.ndarray, most: int) -> list[list[np.ndarray]]:
@@ -77,6 +81,8 @@ class BatchPlan:
         return [[piece for part in parts for piece in cut(part, self.micro_batch)] for parts in shares]
 
     def _cut_up(self, rows: np.ndarray, most: int) -> list[np.ndarray]:
+        if self.equal_lengths:
+            return cut_equal_lengths(rows, self.lengths, most)
         parts = np.split(rows, cheapest_cuts(self.lengths[rows], self.part_cost, most))
         return [piece for part in parts for piece in cut(part, most)]
 
@@ -113,6 +119,12 @@ def deal(items: Sequence[T], costs: Sequence[float], hands: int) -> list[list[T]
 def cut(rows: np.ndarray, most: int) -> list[np.ndarray]:
     """Cut rows, in order, into the fewest parts of at most `most`, of nearly equal size."""
     return np.array_split(rows, math.ceil(len(rows) / most)) if len(rows) else []
+
+
+def cut_equal_lengths(rows: np.ndarray, lengths: np.ndarray, most: int) -> list[np.ndarray]:
+    """Cut rows that are sorted by length into parts of at most `most` rows of one length each."""
+    changes = np.flatnonzero(np.diff(lengths[rows])) + 1
+    return [part for equal in np.split(rows, changes) for part in cut(equal, most)]
 
 
 def part_cost(width: int) -> float:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
+    from scala_lab.models.admission import Admission
     from scala_lab.training.preparation import Prepared
 
 Options = TypeVar("Options")
@@ -113,13 +114,11 @@ def data_of_run(checkpoint: Path) -> DataSpec | None:
     return None if run is None else run.spec.data
 
 
-def load_checkpoint(checkpoint: Path, data: DataSpec) -> tuple[PreTrainedModel, Prepared]:
-    """A trained classifier and the rows of a task, checked to belong together."""
-    from scala_lab.models.fit import check_rows
+def load_checkpoint(checkpoint: Path, data: DataSpec) -> tuple[PreTrainedModel, Prepared, Admission]:
+    """A trained classifier and the rows of a task, checked to belong together, and how to run one on the other."""
     from scala_lab.models.loading import load_classifier
-    from scala_lab.training.preparation import prepare_data
+    from scala_lab.training.preparation import admit_model, prepare_data
 
     prepared = prepare_data(data, str(checkpoint))
     model = load_classifier(str(checkpoint), prepared.task, new_head=False)
-    check_rows(model, prepared.splits.values(), str(checkpoint))
-    return model, prepared
+    return model, prepared, admit_model(model, prepared, str(checkpoint), use="predict")

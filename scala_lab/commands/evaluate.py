@@ -100,20 +100,19 @@ def _check(options: Evaluate) -> None:
 
 def _evaluate_one(options: Evaluate, checkpoint: Path) -> tuple[dict[str, dict[str, float]], list[dict[str, Any]]]:
     """Metrics by split, and a record per row."""
-    from scala_lab.models.encoder import Encoder
     from scala_lab.tasks.metrics import compute_metrics
     from scala_lab.training.evaluation import predict_split
     from scala_lab.training.world import World
 
     device = pick_device(options.device)
-    model, prepared = load_checkpoint(checkpoint, options.data)
+    model, prepared, admission = load_checkpoint(checkpoint, options.data)
     model.to(device)  # type: ignore[arg-type]
-    world = World(0, 1, device)
+    world, encoder = World(0, 1, device), admission.encoder(model)
     metrics, rows = {}, []
     for name, split in prepared.splits.items():
         if name == "train":
             continue
-        logits = predict_split(Encoder(model), split, options.micro_batch, prepared.tokenizer.pad_token_id, world)
+        logits = predict_split(encoder, split, options.micro_batch, admission.padding, world)
         assert logits is not None
         metrics[name] = compute_metrics(prepared.task, logits, split.labels)
         rows += _rows(str(checkpoint), name, prepared, logits, split.labels)

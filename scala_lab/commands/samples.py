@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from scala_lab.errors import UserError
 from scala_lab.spec import DataSpec, RunSpec
@@ -84,11 +84,10 @@ def load_with_samples(
     from scala_lab.commands.checkpoints import load_checkpoint
     from scala_lab.curvature.rows import disjoint_sets, sorted_batches
 
-    model, prepared = load_checkpoint(checkpoint, data)
+    model, prepared, admission = load_checkpoint(checkpoint, data)
     split = prepared.train if options.rows == "train" else next(iter(prepared.evals.values()))
-    pad_id: Any = prepared.tokenizer.pad_token_id
     sets = [
-        sorted_batches(split, rows, options.micro_batch, pad_id, rank, workers)
+        sorted_batches(split, rows, options.micro_batch, admission.padding, rank, workers)
         for rows in disjoint_sets(split, options.samples, repeats, options.seed)
     ]
     torch.nn.Module.to(model, device, getattr(torch, options.precision))

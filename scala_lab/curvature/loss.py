@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -13,15 +15,36 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from scala_lab.curvature.quick_layers import QuickLayers
 from scala_lab.curvature.space import ParameterSpace
 from scala_lab.methods.task_loss import task_loss
-from scala_lab.models.first_token import FirstTokenOnly
+from scala_lab.models.encoder import replaced_embeddings, without_cache
+from scala_lab.models.narrowing import Narrowing, narrowed
+
+
+@dataclass(frozen=True)
+class Shortcuts:
+    """What an operator computes in another way than the stock model, because it was shown to change nothing.
+
+    Attributes:
+        cut_padding: Batches are cut into shards with little padding.
+        used_rows: Of the table of word embeddings only the rows that occur are differentiated by.
+        fast_layers: Linear layers, GELU and LayerNorm run by our own derivative rules.
+        narrowing: What the last layer computes for the first token alone.
+        side_by_side: Shards run at once on the cores.
+    """
+
+    cut_padding: bool = False
+    used_rows: bool = False
+    fast_layers: bool = False
+    narrowing: Narrowing = field(default_factory=Narrowing)
+    side_by_side: bool = True
 
 
 def word_table(model: nn.Module) -> str | None:
-    """Name of the word-embedding table, if the model can be run from embeddings that were looked up outside."""
+    """Name of the table of word embeddings, if it is a plain one."""
     lookup: Any = getattr(model, "get_input_embeddings", None)
-    if lookup is None or "inputs_embeds" not in inspect.signature(model.forward).parameters:
+    try:
+        table = lookup() if lookup is not None else None
+    except NotImplementedError:
         return None
-    table = lookup()
     if type(table) is not nn.Embedding or table.max_norm is not None:
         return None
     return next((name for name, value in model.named_parameters() if value is table.weight), None)
@@ -38,10 +61,16 @@ class BatchLoss:
             copy of the used rows in place of the word-embedding table.
     """
 
-    def __init__(self, model: nn.Module, space: ParameterSpace, labels: Sequence[Tensor]) -> None:
-        self.model, self.space = model, space
+    def __init__(
+        self,
+        model: nn.Module,
+        space: ParameterSpace,
+        labels: Sequence[Tensor],
+        shortcuts: Shortcuts,
+        pad_token: int | None = None,
+    ) -> None:
+        self.model, self.space, self.shortcuts, self.pad_token = model, space, shortcuts, pad_token
         self.regression = is_regression(model, labels)
-        self.first_token = FirstTokenOnly(model)
         self._rows = None
         self.leaves: list[Tensor] = list(space.parameters.values())
         if space.compact:
@@ -56,20 +85,59 @@ class BatchLoss:
 
     def logits(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Outputs per sample."""
-        training = self.model.training
-        self.model.eval()
-        try:
-            with sdpa_kernel(SDPBackend.MATH), self.first_token.applied(), QuickLayers(self.leaves):
-                return self.model(**self._model_inputs(inputs)).logits
-        finally:
-            self.model.train(training)
+        with ExitStack() as ways:
+            ways.enter_context(narrowed(self.model, self.shortcuts.narrowing))
+            if self._rows is not None and "input_ids" in inputs:
+                places = self.space.place_of(inputs["input_ids"])
+                embeddings = functional.embedding(places, self._rows, padding_idx=self._padding)
+                table: Any = self.model.get_input_embeddings()  # type: ignore[operator]
+                ways.enter_context(replaced_embeddings(table, inputs["input_ids"], embeddings))
+            if self.shortcuts.fast_layers:
+                ways.enter_context(QuickLayers(self.leaves))
+            return stock_logits(self.model, inputs, self.pad_token)
 
-    def _model_inputs(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        if self._rows is None or "input_ids" not in inputs:
-            return dict(inputs)
-        places = self.space.place_of(inputs["input_ids"])
-        rest = {name: value for name, value in inputs.items() if name != "input_ids"}
-        return {"inputs_embeds": functional.embedding(places, self._rows, padding_idx=self._padding), **rest}
+
+def stock_logits(model: nn.Module, inputs: Mapping[str, Tensor], pad_token: int | None = None) -> Tensor:
+    """Outputs per sample by the model's own forward pass, in eval mode and twice differentiable."""
+    training = model.training
+    model.eval()
+    try:
+        with sdpa_kernel(SDPBackend.MATH), _padded_with(model, pad_token):
+            return model(**inputs, **without_cache(model)).logits
+    finally:
+        model.train(training)
+
+
+def missing_pad_token(model: nn.Module, batches: Sequence[Mapping[str, Tensor]]) -> int | None:
+    """An id for padding where a model needs one and has none: one that no token of the batches has; else None.
+
+    Heads of decoders find the last token of a row by their config's pad token, and refuse batches without one.
+    """
+    config: Any = getattr(model, "config", None)
+    if config is None or not hasattr(config, "get_text_config"):
+        return None
+    config = config.get_text_config()
+    if getattr(config, "pad_token_id", 0) is not None or all(len(batch["labels"]) == 1 for batch in batches):
+        return None
+    if not all({"input_ids", "attention_mask"} <= set(batch) for batch in batches):
+        return None
+    present = torch.cat([batch["input_ids"][batch["attention_mask"].bool()] for batch in batches]).unique()
+    free = sorted(set(range(config.vocab_size)) - set(present.tolist()))
+    return free[-1] if free else None
+
+
+@contextmanager
+def _padded_with(model: nn.Module, pad_token: int | None) -> Iterator[None]:
+    """Give a model's config a pad token inside the block."""
+    if pad_token is None:
+        yield
+        return
+    config: Any = model.config.get_text_config()  # type: ignore[operator, union-attr]
+    before, config.pad_token_id = config.pad_token_id, pad_token
+    try:
+        yield
+    finally:
+        config.pad_token_id = before
 
 
 def is_regression(model: nn.Module, labels: Sequence[Tensor]) -> bool:

@@ -207,16 +207,16 @@ def _scene(run: RunResult, samples: int, sets: int, seed: int) -> _Scene:
     import torch
 
     from scala_lab.models.loading import load_classifier
-    from scala_lab.training.preparation import prepare
+    from scala_lab.training.preparation import admit_model, prepare
 
     spec = run.spec
     prepared = prepare(spec)
     model = load_classifier(str(run.checkpoint), prepared.task, new_head=False)
+    padding = admit_model(model, prepared, str(run.checkpoint), use="predict").padding
     device = torch.device("cuda" if spec.machine.device == "cuda" else "cpu")
     model.to(device, torch.float32)  # type: ignore[arg-type]
     chosen = disjoint_sets(prepared.train, samples, sets, seed)
-    pad_id = prepared.tokenizer.pad_token_id
-    return _Scene(model, [sorted_batches(prepared.train, rows, MICRO_BATCH, pad_id) for rows in chosen])
+    return _Scene(model, [sorted_batches(prepared.train, rows, MICRO_BATCH, padding) for rows in chosen])
 
 
 def _score(run: RunResult) -> float | None:

@@ -26,11 +26,21 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from scala_lab.batches import deal
 from scala_lab.curvature.lanes import Lanes, lane_count
 from scala_lab.curvature.linear import added_to
-from scala_lab.curvature.loss import BatchLoss, word_table
+from scala_lab.curvature.loss import (
+    BatchLoss,
+    Shortcuts,
+    is_regression,
+    missing_pad_token,
+    stock_logits,
+    word_table,
+)
 from scala_lab.curvature.memory import graph_bytes
-from scala_lab.curvature.shards import SHARD_TOKENS, cut_batch, padding_is_idle, probe
+from scala_lab.curvature.shards import SHARD_TOKENS, cut_batch, probe
 from scala_lab.curvature.space import ParameterSpace
 from scala_lab.errors import UserError
+from scala_lab.methods.task_loss import task_loss
+from scala_lab.models.admission import TOLERANCE, Float64Islands, first_line, random_twin
+from scala_lab.models.narrowing import prove_narrowing
 
 DEFAULT_BUDGET = 2 << 30
 """Bytes to keep for speed: enough for some hundred samples of a small encoder, little on any machine."""
@@ -73,7 +83,7 @@ class HessianOperator:
 
     Args:
         model: A transformers model for sequence classification, or any module that takes the batches' entries
-            and returns an object with `logits`. Every pass runs in eval mode and computes attention by the
+            and returns an object with `logits`. H is that of the stock model on the batches as they are. Every pass runs in eval mode and computes attention by the
             kernel that has a second derivative; the model itself is left as it was.
         batches: Dicts as the model takes them, `labels` included; of any size, also unequal.
         parameters: Shell patterns of parameter names that restrict H to a block; default all that are trainable.
@@ -81,6 +91,8 @@ class HessianOperator:
             1,024 samples) take the rest; 0 streams every batch.
         group: Process group; each worker brings its own batches, a product is summed by one all-reduce.
         on_product: Called after every product, for progress bars.
+        shortcuts: What need not be computed as the stock model does; default whatever `proved_shortcuts` shows to
+            change nothing.
 
     Attributes:
         samples: N, over all workers.
@@ -101,23 +113,30 @@ class HessianOperator:
         budget: int = DEFAULT_BUDGET,
         group: dist.ProcessGroup | None = None,
         on_product: Callable[[], None] | None = None,
+        shortcuts: Shortcuts | None = None,
     ) -> None:
         self.group, self.on_product = group, on_product
         self.device = next(model.parameters()).device
         self.products = 0
         self._forward_lock = threading.Lock()
         whole = [self._tensors(batch) for batch in batches]
+        pad_token = missing_pad_token(model, whole)
+        if pad_token is not None:
+            whole = [_padded(batch, pad_token) for batch in whole]
         self._shards = [_shard(batch) for batch in whole]
         self.samples = round(self._sum(float(sum(len(shard.labels) for shard in self._shards))))
         if self.samples == 0:
             raise UserError("a Hessian needs at least one sample")
-        table = word_table(model)
+        if shortcuts is None:
+            shortcuts = proved_shortcuts(model, probe(whole), pad_token) if whole else Shortcuts(used_rows=True)
+        table = word_table(model) if self._sum(float(not shortcuts.used_rows)) == 0 else None  # alike on all workers
         used_ids = self._used_ids(table) if table is not None else None
         self.space = ParameterSpace(model, parameters, table, used_ids)
-        self._loss = BatchLoss(model, self.space, [shard.labels for shard in self._shards])
-        if whole:
-            self._try_on_a_few(_shard(probe(whole)), whole)
-        self._lanes = Lanes(lane_count(len(self._shards), self.device))
+        self._loss = BatchLoss(model, self.space, [shard.labels for shard in self._shards], shortcuts, pad_token)
+        if shortcuts.cut_padding:
+            most = SHARD_TOKENS if self.device.type == "cpu" else None
+            self._shards = [_shard(part) for batch in whole for part in cut_batch(batch, shard_tokens=most)]
+        self._lanes = Lanes(lane_count(len(self._shards), self.device) if shortcuts.side_by_side else 1)
         self._kept_gradient: Tensor | None = None
         """Sum over the shards whose graph is kept."""
         self._retain(budget)
@@ -189,21 +208,6 @@ class HessianOperator:
         if "labels" not in batch:
             raise UserError("every batch needs labels: the Hessian is that of the task's loss")
         return {name: torch.as_tensor(value).to(self.device) for name, value in batch.items()}
-
-    def _try_on_a_few(self, few: _Shard, batches: Sequence[dict[str, Tensor]]) -> None:
-        """See on a few rows that the model is deterministic, and what need not be computed.
-
-        Tokens that the head does not read and padding enter no loss; a model whose logits change without them is run as
-        it is. A model that gives two answers to one question is refused: no solver converges on such an operator.
-        """
-        with torch.no_grad():
-            first, second = (float(self._loss(few.inputs, few.labels).mean()) for _ in range(2))
-        if first != second and not (math.isnan(first) and math.isnan(second)):
-            raise UserError(f"the model gives two losses, {first} and {second}, for one batch, although in eval mode")
-        self._loss.first_token.try_on(lambda: self._loss.logits(few.inputs))
-        if padding_is_idle(self._loss.logits, few.inputs):
-            most = SHARD_TOKENS if self.device.type == "cpu" else None
-            self._shards = [_shard(part) for batch in batches for part in cut_batch(batch, shard_tokens=most)]
 
     @property
     def retained(self) -> int:
@@ -295,3 +299,75 @@ class HessianOperator:
 
     def _sum(self, number: float) -> float:
         return float(self._reduced(torch.tensor(number, dtype=torch.float64, device=self.device)))
+
+
+def proved_shortcuts(model: nn.Module, few: Mapping[str, Tensor], pad_token: int | None = None) -> Shortcuts:
+    """The shortcuts under which a product is that of the stock model to 1e-9, tried from all of them down to none.
+
+    A product with a random vector over a few rows is computed on a copy of the model in float64 with perturbed
+    weights, by the stock model (the gradient's own derivative, over all parameters) and with the shortcuts.
+
+    Args:
+        model: It is not changed.
+        few: A batch of a few rows of several lengths.
+        pad_token: What the batch was padded with, where the model's config has none.
+
+    Raises:
+        UserError: The model does not run on these rows, gives two answers to one question (no solver converges on
+            such an operator), or has no second derivative.
+    """
+    inputs = {name: value for name, value in few.items() if name != "labels"}
+    _check_deterministic(model, inputs, pad_token)
+    twin = random_twin(model)
+    with Float64Islands():
+        product, vector = _stock_product(twin, inputs, few["labels"], pad_token)
+        narrowing = prove_narrowing(twin, lambda: stock_logits(twin, inputs, pad_token))
+        for shortcuts in (
+            Shortcuts(True, True, True, narrowing, side_by_side=False),
+            Shortcuts(False, True, True, narrowing, side_by_side=False),
+            Shortcuts(True, True, side_by_side=False),
+            Shortcuts(False, True, side_by_side=False),
+        ):
+            try:
+                found = HessianOperator(twin, [few], budget=0, shortcuts=shortcuts) @ vector
+            except (UserError, RuntimeError, IndexError, ValueError):
+                continue
+            if float((found - product).abs().max()) <= TOLERANCE * float(product.abs().max()):
+                return replace(shortcuts, side_by_side=True)
+    return Shortcuts()
+
+
+def _check_deterministic(model: nn.Module, inputs: Mapping[str, Tensor], pad_token: int | None) -> None:
+    try:
+        with torch.no_grad():
+            first, second = (stock_logits(model, inputs, pad_token) for _ in range(2))
+    except Exception as error:  # whatever a model's own code raises
+        raise UserError(f"the model does not run on these batches: {first_line(error)}") from error
+    if not torch.equal(first.nan_to_num(), second.nan_to_num()):
+        raise UserError("the model gives two different answers to one batch, although in eval mode")
+
+
+def _stock_product(
+    twin: nn.Module, inputs: Mapping[str, Tensor], labels: Tensor, pad_token: int | None
+) -> tuple[Tensor, Tensor]:
+    """The stock model's Hessian of the mean loss times a random vector, both flat over all parameters."""
+    weights = list(twin.parameters())
+    rng = torch.Generator().manual_seed(2)
+    vector = torch.rand(sum(weight.numel() for weight in weights), generator=rng, dtype=torch.float64).sub_(0.5)
+    pieces = vector.to(weights[0].device).split([weight.numel() for weight in weights])
+    loss = task_loss(stock_logits(twin, inputs, pad_token), labels, is_regression(twin, [labels])).mean()
+    try:
+        slopes = torch.autograd.grad(loss, weights, create_graph=True, allow_unused=True)
+        pairs = [(slope, piece.view_as(slope)) for slope, piece in zip(slopes, pieces, strict=True) if slope is not None]
+        along = torch.stack([(slope * piece).sum() for slope, piece in pairs]).sum()
+        bends = torch.autograd.grad(along, weights, allow_unused=True)
+    except RuntimeError as error:
+        raise UserError(f"the model has no second derivative: {first_line(error)}") from error
+    parts = [torch.zeros_like(w) if bend is None else bend for w, bend in zip(weights, bends, strict=True)]
+    return torch.cat([part.flatten() for part in parts]), vector.to(weights[0].device)
+
+
+def _padded(batch: dict[str, Tensor], pad_token: int) -> dict[str, Tensor]:
+    """A batch with this token wherever its attention mask is 0."""
+    ids = batch["input_ids"].masked_fill(~batch["attention_mask"].bool(), pad_token)
+    return {**batch, "input_ids": ids}

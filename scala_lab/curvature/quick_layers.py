@@ -1,6 +1,6 @@
 """The layers that most of a product goes through, in forms that are quick to differentiate twice.
 
-Attention whose queries are one that is repeated is answered once, and the answer repeated.
+Attention whose queries are one that is broadcast is computed for one query, and the result is broadcast.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from scala_lab.curvature.gelu import Gelu
 from scala_lab.curvature.layer_norm import LayerNorm
 from scala_lab.curvature.linear import Linear
-from scala_lab.models.attention import asks_once, one_question
+from scala_lab.models.attention import first_query_mask, is_broadcast_query
 
 
 class QuickLayers(TorchFunctionMode):
@@ -43,7 +43,7 @@ class QuickLayers(TorchFunctionMode):
             if function is functional.layer_norm and len(args[1]) == 1:
                 return self._layer_norm(function, *args, **named)
         if function is functional.scaled_dot_product_attention and len(args) == 3 and not named.get("is_causal"):
-            return _answered_once(*args, **named) if asks_once(args[0]) else function(*args, **named)
+            return _for_one_query(*args, **named) if is_broadcast_query(args[0]) else function(*args, **named)
         return function(*args, **named)
 
     def _layer_norm(
@@ -60,8 +60,8 @@ class QuickLayers(TorchFunctionMode):
         return LayerNorm.apply(inputs, weight, bias, eps)
 
 
-def _answered_once(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **named: Any) -> Tensor:
-    answer = functional.scaled_dot_product_attention(
-        query[..., :1, :], key, value, attn_mask=one_question(attn_mask), **named
+def _for_one_query(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **named: Any) -> Tensor:
+    output = functional.scaled_dot_product_attention(
+        query[..., :1, :], key, value, attn_mask=first_query_mask(attn_mask), **named
     )
-    return answer.expand(*query.shape[:-1], -1)
+    return output.expand(*query.shape[:-1], -1)

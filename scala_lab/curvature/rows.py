@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scala_lab.batches import cut
 from scala_lab.errors import UserError
-from scala_lab.tasks.tokens import TokenSplit, collate
+from scala_lab.tasks.tokens import Padding, TokenSplit, collate, cut_by_length
 
 if TYPE_CHECKING:
     import torch
@@ -24,8 +23,9 @@ def disjoint_sets(split: TokenSplit, samples: int, repeats: int, seed: int) -> l
 
 
 def sorted_batches(
-    split: TokenSplit, rows: np.ndarray, micro_batch: int, pad_id: int, rank: int = 0, workers: int = 1
+    split: TokenSplit, rows: np.ndarray, micro_batch: int, padding: Padding, rank: int = 0, workers: int = 1
 ) -> list[dict[str, torch.Tensor]]:
     """A worker's share of some rows as batches for a model: sorted by length, so that little is padded."""
     longest_first = rows[np.argsort(-split.lengths[rows], kind="stable")]
-    return [collate(split, part, pad_id) for part in cut(longest_first[rank::workers], micro_batch)]
+    mine = longest_first[rank::workers]
+    return [collate(split, part, padding) for part in cut_by_length(split, mine, micro_batch, padding)]

@@ -1,33 +1,54 @@
 """Attention that does no needless work on CPU.
 
 torch's kernel for attention with dropout draws a random number per entry and copies what it scales. Here masks are
-drawn the quick way (see dropout.py), and scale and padding enter with the product of queries and keys. And where all
-queries are one that is repeated, because a model's last layer is computed for the first token alone (see
-first_token.py), it is answered once.
+drawn the fast way (see dropout.py), and scale and padding enter with the product of queries and keys. And where all
+queries of a sample are one that is broadcast, because a model's last layer is computed for the first token alone (see
+narrowing.py), attention is computed for one query and broadcast again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from scala_lab.models.dropout import quick_dropout
+from scala_lab.models.dropout import fast_dropout
 
 NAME = "scala_lab"
 """Of this attention among those of transformers."""
 
+_also_without_dropout = False
+"""Whether our own code also computes attention without dropout, so that it can be compared with torch's."""
 
-def quicken_attention(model: nn.Module) -> None:
-    """Have a model that would use torch's own attention use this one."""
+
+def use_own_attention(model: nn.Module) -> bool:
+    """Have a model that would use torch's own attention use this one; returns whether it does."""
     from transformers import AttentionInterface, PreTrainedModel
     from transformers.masking_utils import AttentionMaskInterface
 
-    if isinstance(model, PreTrainedModel) and model.config._attn_implementation == "sdpa":
-        AttentionInterface.register(NAME, attention)
-        AttentionMaskInterface.register(NAME, padding_mask)
-        model.set_attn_implementation(NAME)
+    if not isinstance(model, PreTrainedModel) or model.config._attn_implementation != "sdpa":
+        return False
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, padding_mask)
+    model.set_attn_implementation(NAME)
+    return model.config._attn_implementation == NAME
+
+
+@contextmanager
+def own_attention(model: nn.Module) -> Iterator[bool]:
+    """Use this attention inside the block, without dropout too; yields whether the model does."""
+    global _also_without_dropout
+    used = False
+    try:
+        used = _also_without_dropout = use_own_attention(model)
+        yield used
+    finally:
+        _also_without_dropout = False
+        if used:
+            model.set_attn_implementation("sdpa")  # type: ignore[operator]
 
 
 def attention(
@@ -38,48 +59,66 @@ def attention(
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    **further: Any,
+    **options: Any,
 ) -> tuple[Tensor, None]:
-    """What each query (samples, heads, tokens, width) finds, as transformers asks for it: (samples, tokens, ...)."""
-    tokens, plain = query.shape[2], not _other_kind(module, further)
-    if plain and asks_once(query):
-        query, attention_mask = query[:, :, :1], one_question(attention_mask)
-    if plain and dropout and query.is_cpu and query.shape[1] == key.shape[1]:
-        found = _with_dropout(query, key, value, attention_mask, dropout, scaling).transpose(1, 2)
+    """Scaled dot-product attention by the interface of transformers.
+
+    Args:
+        module: The attention layer that calls.
+        query: (samples, heads, tokens, width), as key and value; with fewer heads, they are shared by groups.
+        key: See query.
+        value: See query.
+        attention_mask: Added to scores, or boolean; (samples, 1 or heads, 1 or tokens, tokens).
+        dropout: Rate at which attention weights are dropped.
+        scaling: Of scores; default 1 / sqrt(width).
+        options: What else a model asks for; anything beside plain bidirectional attention is left to torch's kernel.
+
+    Returns:
+        (samples, tokens, heads, width), and None in place of attention weights.
+    """
+    tokens, plain = query.shape[2], _is_plain(module, options) and query.shape[1] == key.shape[1]
+    if plain and is_broadcast_query(query):
+        query, attention_mask = query[:, :, :1], first_query_mask(attention_mask)
+    if plain and query.is_cpu and (dropout or _also_without_dropout):
+        output = _with_dropout(query, key, value, attention_mask, dropout, scaling).transpose(1, 2)
     else:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-        found, _ = sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **further
+        output, _ = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
         )
-    return found.expand(-1, tokens, -1, -1) if found.shape[1] != tokens else found, None
+    return output.expand(-1, tokens, -1, -1) if output.shape[1] != tokens else output, None
 
 
-def padding_mask(*, mask_function: Any, attention_mask: Tensor | None = None, **further: Any) -> Tensor | None:
-    """What is added to scores, as transformers asks for it: one row per sample serves all of its queries."""
+def padding_mask(*, mask_function: Any, attention_mask: Tensor | None = None, **options: Any) -> Tensor | None:
+    """The mask that is added to scores, by the interface of transformers: one row per sample serves all its queries."""
     from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
 
-    plain = mask_function is bidirectional_mask_function and further.get("allow_is_bidirectional_skip")
-    if not plain or attention_mask is None or attention_mask.shape[-1] != further["kv_length"]:
-        return sdpa_mask(mask_function=mask_function, attention_mask=attention_mask, **further)
-    return _additive(attention_mask[:, None, None, :].bool(), further.get("dtype", torch.float32))
+    plain = mask_function is bidirectional_mask_function and options.get("allow_is_bidirectional_skip")
+    if not plain or attention_mask is None or attention_mask.shape[-1] != options["kv_length"]:
+        return sdpa_mask(mask_function=mask_function, attention_mask=attention_mask, **options)
+    return _additive(attention_mask[:, None, None, :].bool(), options.get("dtype", torch.float32))
 
 
-def asks_once(query: Tensor) -> bool:
-    """Whether all queries of a sample are one that is repeated, by their place in memory."""
+def is_broadcast_query(query: Tensor) -> bool:
+    """Whether all queries of a sample are one that is broadcast, by their place in memory."""
     return query.shape[-2] > 1 and query.stride(-2) == 0
 
 
-def one_question(mask: Tensor | None) -> Tensor | None:
+def first_query_mask(mask: Tensor | None) -> Tensor | None:
     """The mask of the first query."""
     return None if mask is None else mask[..., :1, :]
 
 
-def _other_kind(module: nn.Module, further: dict[str, Any]) -> bool:
-    """Whether the model asks for something beside masked attention with dropout."""
-    causal = further.get("is_causal")
+def _is_plain(module: nn.Module, options: dict[str, Any]) -> bool:
+    """Whether a layer asks for masked bidirectional attention with dropout and nothing else."""
+    causal = options.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal
-    return bool(causal) or any(further.get(name) is not None for name in ("position_bias", "cache", "softcap"))
+    return not causal and all(value is None for name, value in options.items() if name not in _HARMLESS)
+
+
+_HARMLESS = frozenset({"is_causal", "output_attentions", "output_hidden_states", "return_dict", "use_cache"})
+"""Options that do not change what attention computes."""
 
 
 def _with_dropout(
@@ -88,7 +127,7 @@ def _with_dropout(
     q, k, v = (part.flatten(0, 1) for part in (query, key, value))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     scores = torch.baddbmm(_bias(mask, query, key), q, k.transpose(1, 2), alpha=scale)
-    return torch.bmm(quick_dropout(scores.softmax(-1), rate), v).unflatten(0, query.shape[:2])
+    return torch.bmm(fast_dropout(scores.softmax(-1), rate), v).unflatten(0, query.shape[:2])
 
 
 def _bias(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor:
@@ -101,5 +140,5 @@ def _bias(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor:
 
 
 def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 for what takes part, and else as much as makes a share of 0."""
+    """0 where the mask is true, and elsewhere the number that gives an attention weight of 0."""
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)

@@ -7,6 +7,7 @@ so the mean stays exact. Masks come from torch's own generator: seeding it fixes
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 LEVELS = 1 << 16
 
 
-def quick_dropout(values: Tensor, rate: float) -> Tensor:
+def fast_dropout(values: Tensor, rate: float) -> Tensor:
     """Zero entries at random, and scale the others up."""
     dropped = round(rate * LEVELS)
     if not 0 < dropped < LEVELS or not values.is_cpu:
@@ -25,19 +26,19 @@ def quick_dropout(values: Tensor, rate: float) -> Tensor:
     return values * kept.to(values.dtype).mul_(LEVELS / (LEVELS - dropped))
 
 
-class QuickDropout(nn.Dropout):
+class FastDropout(nn.Dropout):
     """nn.Dropout by quick masks."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Zero entries at random while training."""
-        return quick_dropout(input, self.p) if self.training else input
+        return fast_dropout(input, self.p) if self.training else input
 
 
-def quicken_dropout(model: nn.Module) -> None:
+def use_fast_dropout(model: nn.Module) -> None:
     """Have every plain dropout module of a model draw its masks the quick way."""
     for module in model.modules():
         if type(module) is nn.Dropout:
-            module.__class__ = QuickDropout
+            module.__class__ = FastDropout
 
 
 def dropout_rates(config: Any) -> dict[str, float | None]:
@@ -45,5 +46,24 @@ def dropout_rates(config: Any) -> dict[str, float | None]:
     return {
         name: value
         for name, value in config.to_dict().items()
-        if "dropout" in name and (value is None or isinstance(value, (int, float)))
+        if _RATE.search(name) and (value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)))
     }
+
+
+_RATE = re.compile(r"dropout|pdrop|drop_path|layer_?drop|drop_rate")
+"""Names of rates: hidden_dropout_prob, attention_dropout, resid_pdrop, encoder_layerdrop."""
+
+
+def set_dropout(model: nn.Module, rate: float) -> None:
+    """Set the rate of every dropout module; rates that a model reads from its config are set there."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = rate
+
+
+def drops_out(model: nn.Module) -> bool:
+    """Whether a model has dropout, by its modules and the rates in its config."""
+    config = getattr(model, "config", None)
+    rates = list(dropout_rates(config).values()) if config is not None else []
+    rates += [module.p for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
+    return any(rates)

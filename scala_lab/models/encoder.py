@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -10,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scala_lab.models.attention import quicken_attention
-from scala_lab.models.dropout import dropout_rates, quicken_dropout
-from scala_lab.models.first_token import PROBE_ROWS, FirstTokenOnly
+from scala_lab.errors import UserError
+from scala_lab.models.dropout import drops_out, use_fast_dropout
+from scala_lab.models.narrowing import Narrowing, narrowed
 
 
 class Encoder:
@@ -24,80 +25,77 @@ class Encoder:
         e_BLD = encoder.embed(inputs)
         z_BC = encoder.logits(e_BLD + delta_BLD, inputs)
 
+    The model is called with its token ids, and its table of word embeddings answers with the given embeddings. So
+    whatever else a model does with ids (the last token of a decoder, positions counted from the padding) stays right.
+
     Gradients reach the table through `embed`. On CPU its backward adds the looked-up rows straight into
     the table's gradient: the stock backward fills a zero tensor as large as the whole table for every
     micro-batch, which costs more than a layer of a small encoder.
 
-    The model's dropout and attention become quick ones, and its last layer runs for the first token alone where its
-    head reads no other.
+    Args:
+        model: A classifier of transformers.
+        narrowing: What the last layer computes for the first token alone, as `admission.admit` proved it.
+        stochastic: Whether the model has dropout; default as its modules and config say.
+        autocast: Precision of matrix products; default that of the weights.
     """
 
-    def __init__(self, model: nn.Module, *, autocast: torch.dtype | None = None) -> None:
-        quicken_dropout(model)
-        quicken_attention(model)
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        narrowing: Narrowing | None = None,
+        stochastic: bool | None = None,
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        use_fast_dropout(model)
         self.model = model
+        self.narrowing = narrowing or Narrowing()
+        self.drops_out = drops_out(model) if stochastic is None else stochastic
         self.autocast = autocast
-        self._first_token = FirstTokenOnly(model)
-        self._tried = False
-        table: Any = model.get_input_embeddings()  # type: ignore[operator]
-        self._table = table
-        self._plain_table = (
-            type(table) is nn.Embedding
-            and not (table.max_norm or table.scale_grad_by_freq or table.sparse)
-            and not table._forward_hooks
-        )
+        self._options = without_cache(model)
+
+    @functools.cached_property
+    def _table(self) -> Any:
+        return word_embeddings(self.model)
+
+    @functools.cached_property
+    def _plain_table(self) -> bool:
+        """Whether the table's rows are all that a lookup gives and moves."""
+        table = self._table
+        special = table.max_norm or table.scale_grad_by_freq or table.sparse if type(table) is nn.Embedding else True
+        return not special and not table._forward_hooks
 
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return self._table.weight.device
-
-    @functools.cached_property
-    def drops_out(self) -> bool:
-        """Whether the model has dropout, by the rates in its config."""
-        return any(dropout_rates(self.model.config).values())
+        return next(self.model.parameters()).device
 
     def embed(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Word embeddings of a batch, (samples, tokens, width)."""
-        weight, ids = self._table.weight, inputs["input_ids"]
-        in_place = self._plain_table and weight.is_cpu and weight.grad is not None and torch.is_grad_enabled()
-        if in_place and weight.requires_grad:
-            return _InPlaceLookup.apply(weight, ids, self._table.padding_idx)
-        return self._table(ids)
+        ids = inputs["input_ids"]
+        if self._plain_table:
+            weight = self._table.weight
+            in_place = weight.is_cpu and weight.grad is not None and torch.is_grad_enabled() and weight.requires_grad
+            if in_place:
+                return _InPlaceLookup.apply(weight, ids, self._table.padding_idx)
+        embeddings = self._table(ids)
+        if not isinstance(embeddings, Tensor) or embeddings.ndim != 3:
+            raise UserError("its word embeddings are not one vector per token, so that noise cannot be added to them")
+        return embeddings
 
     def logits(self, embeddings: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         """Outputs of the head, (samples, classes), in at least float32."""
-        rest = {name: value for name, value in inputs.items() if name != "input_ids"}
-        return self._run(inputs_embeds=embeddings, **rest)
+        with replaced_embeddings(self._table, inputs["input_ids"], embeddings):
+            return self.predict(inputs)
 
     def predict(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Outputs of the head from token ids."""
-        return self._run(**inputs)
-
-    def _run(self, **inputs: Tensor) -> Tensor:
-        if not self._tried:
-            self._try_first_token(inputs)
         with (
-            self._first_token.applied(),
+            narrowed(self.model, self.narrowing),
             torch.autocast(self.device.type, self.autocast or torch.bfloat16, enabled=self.autocast is not None),
         ):
-            logits = self.model(**inputs).logits
+            logits = self.model(**inputs, **self._options).logits
         return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
-
-    def _try_first_token(self, inputs: Mapping[str, Tensor]) -> None:
-        """Have the last layer run for the first token alone, as far as a few rows keep their logits by it."""
-        rows = {name: value[:PROBE_ROWS].detach() for name, value in inputs.items()}
-        if not _longer_than_one(rows):
-            return  # rows of one token say nothing about the others
-
-        def logits() -> Tensor:
-            with self._first_token.applied():
-                return self.model(**rows).logits
-
-        self._tried = True
-        if self._table.weight.dtype in (torch.float32, torch.float64):
-            with self.dropout_off():
-                self._first_token.try_on(logits)
 
     @contextmanager
     def dropout_off(self) -> Iterator[None]:
@@ -110,11 +108,58 @@ class Encoder:
             self.model.train(training)
 
 
-def _longer_than_one(rows: Mapping[str, Tensor]) -> bool:
-    mask = rows.get("attention_mask")
-    if mask is None:
-        return next(iter(rows.values())).shape[1] > 1
-    return bool((mask.sum(1) > 1).any())
+def without_cache(model: nn.Module) -> dict[str, bool]:
+    """The option by which a decoder keeps no keys and values for further tokens; none for other models."""
+    return {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
+
+
+def word_embeddings(model: nn.Module) -> Any:
+    """The module that turns token ids into word embeddings.
+
+    Raises:
+        UserError: The model has none.
+    """
+    try:
+        table = model.get_input_embeddings()  # type: ignore[operator]
+    except (AttributeError, NotImplementedError):
+        table = None
+    if not isinstance(table, nn.Module):
+        raise UserError("it has no table of word embeddings that noise could be added to")
+    return table
+
+
+@contextmanager
+def replaced_embeddings(table: nn.Module, ids: Tensor, embeddings: Tensor) -> Iterator[None]:
+    """Have a table of word embeddings answer with these embeddings when it is asked for these ids.
+
+    Tokens that a model itself appends (Longformer fills up its attention window) are looked up as usual.
+
+    Raises:
+        UserError: Inside the block the model asked for other ids, or never asked.
+    """
+    asked_before = table.__dict__.get("forward")
+    look_up = table.forward
+    tokens, used = ids.shape[1], False
+
+    def answer(asked: Tensor, *args: Any, **kwargs: Any) -> Any:
+        nonlocal used
+        used = True
+        if asked is ids or torch.equal(asked, ids):
+            return embeddings
+        if asked.ndim == 2 and torch.equal(asked[:, :tokens], ids):
+            return torch.cat([embeddings, look_up(asked[:, tokens:], *args, **kwargs)], dim=1)
+        raise UserError("it looks up other word embeddings than those of its input")
+
+    table.forward = answer  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        if asked_before is None:
+            del table.forward
+        else:
+            table.forward = asked_before  # type: ignore[method-assign]
+    if not used:
+        raise UserError("it does not look its word embeddings up in its own table")
 
 
 class _InPlaceLookup(torch.autograd.Function):

@@ -6,8 +6,11 @@ random encoder without anyone noticing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from scala_lab.errors import UserError
 
@@ -52,15 +55,44 @@ def check_finite(model: torch.nn.Module, source: str) -> None:
             raise UserError(f"{source} has weights that are not finite: {name}")
 
 
+def settle_pad_token(model: PreTrainedModel, tokenizer: Any, splits: Iterable[TokenSplit]) -> int:
+    """The id that rows are padded with; a model without one is given an id, in its config, that no row has.
+
+    Heads of decoders read the last token that is not padding, by the pad token of their config: so that token, not the
+    tokenizer's, is what rows must be padded with, and one that is chosen here must not be a row's own.
+    """
+    config = model.config.get_text_config()
+    vocabulary = _vocabulary(model)
+    given = getattr(config, "pad_token_id", None)
+    if isinstance(given, int) and 0 <= given < vocabulary:
+        return given
+    present = np.unique(np.concatenate([np.empty(0, np.int32), *(np.unique(split.ids) for split in splits)]))
+    usual = [tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id, tokenizer.bos_token_id]
+    candidates = [token for token in usual if token is not None] + list(range(vocabulary))[::-1]
+    free = next((token for token in candidates if 0 <= token < vocabulary and token not in present), None)
+    if free is None:
+        raise UserError("the model has no padding token and the rows use its whole vocabulary: set pad_token_id")
+    config.pad_token_id = model.config.pad_token_id = free
+    return free
+
+
+def _vocabulary(model: PreTrainedModel) -> int:
+    """Number of word embeddings; that of the config where the model has no table."""
+    try:
+        return int(model.get_input_embeddings().weight.shape[0])  # type: ignore[union-attr]
+    except (AttributeError, NotImplementedError):
+        return int(model.config.get_text_config().vocab_size)
+
+
 def check_rows(model: PreTrainedModel, splits: Iterable[TokenSplit], source: str) -> None:
     """Refuse rows with tokens or lengths that the model has no embedding for."""
-    table: Any = model.get_input_embeddings()
+    vocabulary = _vocabulary(model)
     positions = _positions(model)
     for split in splits:
         largest, longest = int(split.ids.max(initial=0)), int(split.lengths.max(initial=0))
-        if largest >= table.num_embeddings:
+        if largest >= vocabulary:
             raise UserError(
-                f"{source}: the tokenizer makes token ids up to {largest}, but the model has {table.num_embeddings} "
+                f"{source}: the tokenizer makes token ids up to {largest}, but the model has {vocabulary} "
                 "word embeddings: the two do not belong together"
             )
         if positions is not None and longest > positions:
@@ -74,6 +106,11 @@ def _positions(model: torch.nn.Module) -> int | None:
     import torch
 
     for name, module in model.named_modules():
-        if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
-            return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
+        if isinstance(module, torch.nn.Embedding) and _POSITIONS.search(name):
+            reserved = getattr(module, "offset", 0 if module.padding_idx is None else module.padding_idx + 1)
+            return module.num_embeddings - reserved
     return None
+
+
+_POSITIONS = re.compile(r"(position_embeddings|positions?_embed|embed_positions|wpe|pos_emb)$")
+"""Names of tables with one row per position; OPT's and BART's keep `offset` rows at their start."""

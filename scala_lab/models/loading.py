@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import json
 import pickle
 from collections.abc import Callable, Collection
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from scala_lab.errors import UserError
 from scala_lab.hub import hub_reachable
+from scala_lab.models.dropout import dropout_rates, set_dropout
 from scala_lab.models.fit import check_complete, check_finite
 from scala_lab.models.locate import locate_model, weight_files
 from scala_lab.tasks.registry import Task
@@ -33,8 +33,6 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
     tokenizer = _from_pretrained(AutoTokenizer.from_pretrained, location, "its tokenizer")
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # what transformers makes up where the files are missing
         raise UserError(f"{model} has no tokenizer: expected tokenizer.json or the vocabulary beside config.json")
-    if tokenizer.pad_token_id is None:
-        raise UserError(f"the tokenizer of {model} has no padding token: scala_lab trains encoders, which have one")
     return tokenizer
 
 
@@ -71,7 +69,8 @@ def load_classifier(
         config.id2label = dict(enumerate(task.labels))
         config.label2id = {name: index for index, name in enumerate(task.labels)}
     if dropout is not None:
-        _set_dropout(config, dropout)
+        for name in dropout_rates(config):
+            setattr(config, name, dropout)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         loaded, report = _from_pretrained(
@@ -87,8 +86,8 @@ def load_classifier(
     check_finite(loaded, model)
     if task.regression and first_guess is not None:
         _start_at(loaded, report["missing_keys"], first_guess)
-    if "inputs_embeds" not in inspect.signature(loaded.forward).parameters:
-        raise UserError(f"{model} cannot run from word embeddings: scala_lab needs an encoder that takes inputs_embeds")
+    if dropout is not None:
+        set_dropout(loaded, dropout)
     return loaded
 
 
@@ -107,7 +106,11 @@ def _start_at(model: PreTrainedModel, fresh: Collection[str], value: float) -> N
 def hidden_size(model: torch.nn.Module) -> int:
     """Width of the encoder."""
     config: Any = model.config
-    return int(getattr(config, "hidden_size", None) or config.dim)
+    text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    for name in ("hidden_size", "d_model", "n_embd", "dim", "emb_dim"):
+        if getattr(text_config, name, None):
+            return int(getattr(text_config, name))
+    return int(model.get_input_embeddings().weight.shape[-1])  # type: ignore[operator]
 
 
 def _from_pretrained(load: Callable[..., T], location: str, what: str, **options: Any) -> T:
@@ -152,13 +155,6 @@ def _check_head(config: Any, task: Task, model: str) -> None:
     if spoken != wished and sorted(spoken) == sorted(wished):
         order, other = ", ".join(names), ", ".join(task.labels)
         raise UserError(f"{model} has its classes in the order {order}, but task {task.name} has {other}")
-
-
-def _set_dropout(config: Any, rate: float) -> None:
-    from scala_lab.models.dropout import dropout_rates
-
-    for name in dropout_rates(config):
-        setattr(config, name, rate)
 
 
 @functools.cache

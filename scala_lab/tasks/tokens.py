@@ -6,10 +6,11 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from scala_lab.batches import cut, cut_equal_lengths
 from scala_lab.tasks.rows import Rows, TaskData
 from scala_lab.tasks.token_cache import read_arrays, write_arrays
 
@@ -106,8 +107,21 @@ def _flat(rows: Sequence[Sequence[int]], dtype: Any) -> np.ndarray:
     return np.array([token for row in rows for token in row], dtype=dtype)
 
 
-def collate(split: TokenSplit, indices: np.ndarray, pad_id: int) -> dict[str, torch.Tensor]:
-    """Rows as a batch a transformers model takes, padded on the right to the longest of them.
+@dataclass(frozen=True)
+class Padding:
+    """How rows of different lengths become one batch.
+
+    Attributes:
+        token: Id of the token that fills the shorter rows; the attention mask is 0 on it.
+        side: Which end of a row is filled; with none, only rows of equal length share a batch.
+    """
+
+    token: int = 0
+    side: Literal["right", "left", "none"] = "right"
+
+
+def collate(split: TokenSplit, indices: np.ndarray, padding: Padding) -> dict[str, torch.Tensor]:
+    """Rows as a batch a transformers model takes, padded to the longest of them.
 
     Returns:
         int64 `input_ids`, `attention_mask` and, where the split has them, `token_type_ids`, each of shape
@@ -118,14 +132,25 @@ def collate(split: TokenSplit, indices: np.ndarray, pad_id: int) -> dict[str, to
     indices = np.asarray(indices, dtype=np.int64)
     starts, ends = split.offsets[indices], split.offsets[indices + 1]
     lengths = ends - starts
-    columns = np.arange(lengths.max(initial=0))
-    mask = columns < lengths[:, None]
+    longest = lengths.max(initial=0)
+    columns = np.arange(longest) - (longest - lengths[:, None] if padding.side == "left" else 0)
+    mask = (columns >= 0) & (columns < lengths[:, None])
+    if padding.side == "none" and not mask.all():
+        raise ValueError("rows of different lengths cannot share a batch of a model that must not be padded")
     source = (starts[:, None] + columns)[mask]
-    batch = {"input_ids": _pad(split.ids, source, mask, pad_id), "attention_mask": mask.astype(np.int64)}
+    batch = {"input_ids": _pad(split.ids, source, mask, padding.token), "attention_mask": mask.astype(np.int64)}
     if split.type_ids is not None:
         batch["token_type_ids"] = _pad(split.type_ids, source, mask, 0)
     batch["labels"] = split.labels[indices]
     return {name: torch.from_numpy(array) for name, array in batch.items()}
+
+
+def cut_by_length(split: TokenSplit, rows: np.ndarray, most: int, padding: Padding) -> list[np.ndarray]:
+    """Sort rows by length, longest first, and cut them into parts of at most `most` that may share a batch."""
+    longest_first = rows[np.argsort(-split.lengths[rows], kind="stable")]
+    if padding.side == "none":
+        return cut_equal_lengths(longest_first, split.lengths, most)
+    return cut(longest_first, most)
 
 
 def _pad(flat: np.ndarray, source: np.ndarray, mask: np.ndarray, pad: int) -> np.ndarray:

@@ -123,6 +123,7 @@ def _first_record(spec: RunSpec, prepared: Prepared, training: Training) -> dict
         "learning_rate": training.rate,
         "outputs": prepared.task.outputs,
         "pga": training.pga,
+        "admission": training.admission.record(),
         "steps": training.steps,
         "steps_done": training.progress.steps_done,
         "samples": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from pathlib import Path
@@ -20,7 +21,17 @@ def save_checkpoint(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedT
     """Write what `AutoModelForSequenceClassification.from_pretrained` loads, tokenizer included."""
     with new_folder(folder) as temporary:
         model.save_pretrained(temporary, safe_serialization=True)
-        tokenizer.save_pretrained(temporary)
+        _with_pad_token(tokenizer, model).save_pretrained(temporary)
+
+
+def _with_pad_token(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> PreTrainedTokenizerBase:
+    """The tokenizer; one without a pad token as a copy that has the model's, so that both pad alike."""
+    pad_token = model.config.get_text_config().pad_token_id
+    if tokenizer.pad_token_id is not None or pad_token is None:
+        return tokenizer
+    padded = copy.deepcopy(tokenizer)
+    padded.pad_token = padded.convert_ids_to_tokens(pad_token)
+    return padded
 
 
 def save_state(

@@ -17,7 +17,6 @@ from scala_lab.errors import UserError
 from scala_lab.methods.delay import Settling
 from scala_lab.methods.pga import chosen_pga
 from scala_lab.methods.step import MicroBatch, Moment, build_step
-from scala_lab.models.encoder import Encoder
 from scala_lab.models.loading import hidden_size
 from scala_lab.optim.build import build_optimizer, default_rate
 from scala_lab.optim.schedule import rate_factor, scaled_rate
@@ -55,11 +54,12 @@ class Training:
 
     def __init__(self, spec: RunSpec, prepared: Prepared, world: World) -> None:
         self.spec, self.data, self.world = spec, prepared, world
-        self.model = load_model(spec, prepared).to(world.device)  # type: ignore[arg-type]
+        self.model, self.admission = load_model(spec, prepared)
+        self.model.to(world.device)  # type: ignore[arg-type]
         if spec.machine.precision == "float64":
             self.model.double()
         world.share_from_leader([tensor.data for tensor in self.model.parameters()])
-        self.encoder = Encoder(self.model, autocast=_autocast(spec, world))
+        self.encoder = self.admission.encoder(self.model, _autocast(spec, world))
         self.step_function = build_step(spec.recipe.method, spec.recipe.options)
         self.pga = chosen_pga(spec.recipe.options, prepared.task.outputs, self.encoder.drops_out)
         width = hidden_size(self.model)
@@ -73,6 +73,7 @@ class Training:
             world.size,
             spec.seed,
             part_cost(width),
+            equal_lengths=self.admission.padding.side == "none",
         )
         self.steps = spec.optim.epochs * self.plan.steps_per_epoch
         if spec.optim.max_steps:
@@ -171,7 +172,7 @@ class Training:
         device = self.world.device
         tensors = {
             name: tensor.to(device, non_blocking=True)
-            for name, tensor in collate(self.data.train, rows, self.data.tokenizer.pad_token_id).items()
+            for name, tensor in collate(self.data.train, rows, self.admission.padding).items()
         }
         labels = tensors.pop("labels")
         samples = torch.as_tensor(rows, device=device)
@@ -215,8 +216,8 @@ class Training:
         self.progress.evaluation_seconds += time.perf_counter() - started
 
     def _metrics(self, split: TokenSplit) -> dict[str, float] | None:
-        pad_id = self.data.tokenizer.pad_token_id
-        return evaluate_split(self.encoder, split, self.data.task, self.spec.batches.micro_batch, pad_id, self.world)
+        micro_batch, padding = self.spec.batches.micro_batch, self.admission.padding
+        return evaluate_split(self.encoder, split, self.data.task, micro_batch, padding, self.world)
 
     def _save(self, writer: RunWriter) -> None:
         writer.sync_log()

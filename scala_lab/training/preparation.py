@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from scala_lab.models.fit import check_rows
+from scala_lab.errors import UserError
+from scala_lab.models.admission import Admission, Use, admit
+from scala_lab.models.fit import check_rows, settle_pad_token
 from scala_lab.models.loading import load_classifier, load_tokenizer, quiet_transformers
 from scala_lab.models.locate import locate_model, model_fingerprint
 from scala_lab.spec import DataSpec, RunSpec
@@ -31,6 +33,8 @@ class Prepared:
     heldout: TokenSplit | None
     fingerprints: dict[str, str]
     skipped_rows: dict[str, int]
+    admissions: dict[tuple[str, float | None], Admission] = field(default_factory=dict, compare=False)
+    """By use and dropout rate: the structure of a model decides them, so runs that share these inputs share them."""
 
     @property
     def splits(self) -> dict[str, TokenSplit]:
@@ -64,12 +68,25 @@ def prepare_data(data: DataSpec, model: str) -> Prepared:
     )
 
 
-def load_model(spec: RunSpec, prepared: Prepared) -> PreTrainedModel:
-    """The run's encoder with its new head, checked against the run's rows; regression starts at the mean score."""
+def load_model(spec: RunSpec, prepared: Prepared) -> tuple[PreTrainedModel, Admission]:
+    """The run's model with its new head, admitted on the run's rows; regression starts at the mean score."""
     mean = float(prepared.train.labels.mean()) if prepared.task.regression else None
     model = own_copy(_load_classifier(spec.encoder.model, prepared.task, spec.seed, spec.encoder.dropout, mean))
-    check_rows(model, prepared.splits.values(), spec.encoder.model)
-    return model
+    admission = admit_model(model, prepared, spec.encoder.model, dropout=spec.encoder.dropout)
+    if spec.encoder.dropout == 0 and admission.stochastic:
+        raise UserError(f"--dropout 0: {spec.encoder.model} stays random in training mode all the same")
+    return model, admission
+
+
+def admit_model(
+    model: PreTrainedModel, prepared: Prepared, name: str, use: Use = "train", dropout: float | None = None
+) -> Admission:
+    """Check that a model fits its rows and runs as transformers runs it; see `admission.admit`."""
+    check_rows(model, prepared.splits.values(), name)
+    pad_token = settle_pad_token(model, prepared.tokenizer, prepared.splits.values())
+    if (use, dropout) not in prepared.admissions:
+        prepared.admissions[use, dropout] = admit(model, prepared.train, pad_token, name, use)
+    return prepared.admissions[use, dropout]
 
 
 @kept(most=2)

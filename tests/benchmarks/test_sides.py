@@ -10,7 +10,7 @@ from turns import in_turns
 
 from scala_lab import RunSpec
 from scala_lab.scaling.flops import forward_flops
-from scala_lab.tasks.tokens import collate
+from scala_lab.tasks.tokens import Padding, collate
 from scala_lab.training.preparation import prepare
 
 
@@ -38,7 +38,7 @@ def test_the_trainer_computes_our_loss_on_our_rows(spec, padding):
 
     peer, rows = TrainerSide(spec, 8, padding), np.arange(8)
     theirs = peer.collator([peer.rows[int(row)] for row in rows])
-    ours = collate(prepare(spec).train, rows, prepare(spec).tokenizer.pad_token_id)
+    ours = collate(prepare(spec).train, rows, Padding(prepare(spec).tokenizer.pad_token_id))
     columns = ours["input_ids"].shape[1]
     assert theirs["input_ids"].shape[1] == (columns if padding == "dynamic" else spec.data.max_length)
     assert torch.equal(theirs["input_ids"][:, :columns], ours["input_ids"])
@@ -52,7 +52,7 @@ def test_the_trainer_computes_our_loss_on_our_rows(spec, padding):
 def test_bare_products_are_the_models_own(spec):
     from scala_lab.training.preparation import load_model
 
-    model = load_model(spec, prepare(spec))
+    model, _ = load_model(spec, prepare(spec))
     layers = token_layers(model)
     matmuls = BareMatmuls(layers, [3, 5])
     assert matmuls.flops == pytest.approx(3 * 8 * forward_flops(model).per_token)

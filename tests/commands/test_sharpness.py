@@ -19,6 +19,7 @@ from scala_lab.cli import main
 from scala_lab.commands.checkpoints import short_names
 from scala_lab.curvature import HessianOperator, top_eigenpairs
 from scala_lab.curvature.rows import disjoint_sets, sorted_batches
+from scala_lab.tasks.tokens import Padding
 from tests.command_line import data_flags, flags, own_rows, refuse, strict_json, train_flags
 from tests.tiny import save_tiny_model, write_rows
 
@@ -64,7 +65,7 @@ def operator(folder: str, samples: int, seed: int = 0, dtype: torch.dtype = torc
     prepared = prepare_data(data, folder)
     (rows,) = disjoint_sets(prepared.train, samples, 1, seed)
     model = load_classifier(folder, prepared.task, new_head=False).to(dtype)
-    return HessianOperator(model, sorted_batches(prepared.train, rows, 5, prepared.tokenizer.pad_token_id))
+    return HessianOperator(model, sorted_batches(prepared.train, rows, 5, Padding(prepared.tokenizer.pad_token_id)))
 
 
 def test_run_folder_needs_no_task_and_gives_what_the_operator_gives(here, capfd):

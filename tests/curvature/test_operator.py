@@ -123,7 +123,7 @@ def test_the_model_is_left_as_it_was_and_dropout_is_off(tmp_path):
 def test_a_model_that_is_not_deterministic_is_refused(tmp_path):
     model = tiny_classifier(tmp_path)
     model.classifier.register_forward_hook(lambda module, inputs, output: output * torch.rand(1))
-    with pytest.raises(UserError, match="two losses"):
+    with pytest.raises(UserError, match="two different answers"):
         HessianOperator(model, tiny_batches())
 
 

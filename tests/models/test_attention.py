@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from scala_lab.curvature.quick_layers import QuickLayers
-from scala_lab.models.attention import attention, padding_mask, quicken_attention
+from scala_lab.models.attention import attention, padding_mask, use_own_attention
 from scala_lab.models.dropout import LEVELS
 from scala_lab.models.encoder import Encoder
 from scala_lab.models.loading import load_classifier
@@ -38,7 +38,7 @@ def mask():
 
 @pytest.mark.parametrize("kind", ["bool", "additive", "none"])
 def test_but_for_its_dropout_it_is_torchs_attention_with_its_gradient(parts, mask, kind, monkeypatch):
-    monkeypatch.setattr("scala_lab.models.attention.quick_dropout", lambda values, rate: values)
+    monkeypatch.setattr("scala_lab.models.attention.fast_dropout", lambda values, rate: values)
     masks = {"bool": mask, "additive": torch.zeros(mask.shape).double().masked_fill(~mask, -torch.inf), "none": None}
     expected = functional.scaled_dot_product_attention(*parts, attn_mask=masks[kind], scale=0.3).transpose(1, 2)
     found, _ = attention(Bidirectional(), *parts, masks[kind], dropout=0.1, scaling=0.3)
@@ -120,7 +120,7 @@ def test_a_mask_that_is_more_than_padding_is_made_by_transformers():
 def test_every_architecture_takes_it_and_its_checkpoints_do_not_know(tmp_path, architecture):
     folder = save_tiny_model(tmp_path / "model", architecture)
     stock, quick = load(folder), load(folder)
-    quicken_attention(quick)
+    use_own_attention(quick)
     assert quick.config._attn_implementation == "scala_lab"
     inputs = batch(folder)
     torch.testing.assert_close(quick(**inputs).logits, stock(**inputs).logits, rtol=0, atol=1e-13)
@@ -135,7 +135,7 @@ def test_every_architecture_takes_it_and_its_checkpoints_do_not_know(tmp_path, a
 def test_attention_that_was_chosen_is_kept(tmp_path):
     model = load(save_tiny_model(tmp_path / "model"))
     model.set_attn_implementation("eager")
-    quicken_attention(model)
+    use_own_attention(model)
     assert model.config._attn_implementation == "eager"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from scala_lab.errors import UserError
 from scala_lab.models.encoder import Encoder
 from scala_lab.models.loading import load_classifier, load_tokenizer
 from scala_lab.spec import RunSpec
@@ -33,11 +34,8 @@ def test_logits_from_embeddings_are_the_logits_of_the_model(folder):
     inputs, encoder = batch(folder), Encoder(load(folder))
     expected = load(folder)(**inputs).logits
     assert expected.std() > 0.01, "the samples must differ for the test to mean anything"
-    torch.testing.assert_close(encoder.logits(encoder.embed(inputs), inputs), expected, rtol=0, atol=1e-14)
-    predicted = encoder.predict(inputs)
-    torch.testing.assert_close(predicted, expected, rtol=0, atol=1e-14)
-    with encoder._first_token.applied():
-        torch.testing.assert_close(predicted, encoder.model(**inputs).logits, rtol=0, atol=0)
+    torch.testing.assert_close(encoder.logits(encoder.embed(inputs), inputs), expected, rtol=0, atol=0)
+    torch.testing.assert_close(encoder.predict(inputs), expected, rtol=0, atol=0)
 
 
 def test_noise_on_the_embeddings_reaches_the_logits(folder):
@@ -66,16 +64,18 @@ def test_lookup_that_adds_in_place_has_the_stock_gradient(folder):
     assert not torch.equal(weight_of(ours).grad, earlier)
 
 
-def test_the_last_layer_runs_for_the_token_that_is_read_and_the_probe_draws_nothing(folder):
-    model = load_classifier(str(folder), TASK, dropout=0.5).train()
-    encoder, inputs = Encoder(model), batch(folder)
-    before = torch.get_rng_state()
-    encoder._try_first_token(inputs)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert model.training
-    encoder.predict(inputs)
-    assert encoder._first_token.norm is not None
-    assert list(encoder._first_token.projections.values()) == [True, False]  # query and output of the last attention
+def test_the_model_is_left_as_it_was_after_a_pass_and_after_a_fault(folder):
+    encoder, inputs = Encoder(load(folder)), batch(folder)
+    table = encoder.model.get_input_embeddings()
+    encoder.logits(encoder.embed(inputs), inputs)
+    assert "forward" not in vars(table)
+    with pytest.raises(UserError, match="other word embeddings"):
+        encoder.logits(encoder.embed(inputs), {**inputs, "input_ids": inputs["input_ids"].flip(0)[:, :1]})
+    with pytest.raises(UserError, match="does not look its word embeddings up"):
+        encoder.logits(
+            encoder.embed(inputs), {"inputs_embeds": encoder.embed(inputs), "attention_mask": inputs["attention_mask"]}
+        )
+    assert "forward" not in vars(table)
 
 
 def test_padding_row_gets_no_gradient_from_the_lookup(folder):

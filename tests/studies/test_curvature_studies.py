@@ -7,6 +7,7 @@ from scala_lab.curvature import HessianOperator, top_eigenpairs
 from scala_lab.curvature.rows import disjoint_sets, sorted_batches
 from scala_lab.models.loading import load_classifier
 from scala_lab.study.profiles import EMBEDDED, LAPTOP, PAPER
+from scala_lab.tasks.tokens import Padding
 from scala_lab.training.preparation import prepare
 from studies import landscape, sharpness, spectrum
 from tests.studies.tiny_profile import TinyStore, tiny_profile
@@ -55,7 +56,7 @@ def test_eigenvalues_are_those_of_the_checkpoint_on_its_training_rows(profile, s
     model = load_classifier(str(run.checkpoint), prepared.task, new_head=False)
     values = []
     for rows in disjoint_sets(prepared.train, 24, 2, seed=0):
-        batches = sorted_batches(prepared.train, rows, 64, prepared.tokenizer.pad_token_id)
+        batches = sorted_batches(prepared.train, rows, 64, Padding(prepared.tokenizer.pad_token_id))
         values.append(top_eigenpairs(HessianOperator(model, batches), tol=1e-5, seed=3).eigenvalues[0])
     # residuals of 1e-3 leave relative errors of at most that
     assert row["eigenvalues"] == pytest.approx(values, rel=2e-3)

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from scala_lab.tasks.registry import TASKS
 from scala_lab.tasks.rows import Rows, TaskData
 from scala_lab.tasks.token_cache import cache_folder
-from scala_lab.tasks.tokens import collate, data_fingerprint, fingerprint, tokenise, tokenizer_fingerprint
+from scala_lab.tasks.tokens import Padding, collate, data_fingerprint, fingerprint, tokenise, tokenizer_fingerprint
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefgh"]
 
@@ -65,7 +65,7 @@ def test_pairs_carry_type_ids_and_are_cut_to_the_length():
 def test_a_model_without_type_ids_gets_none():
     split = tokenise(PAIRS, make_tokenizer(inputs=("input_ids", "attention_mask")), 128)
     assert split.type_ids is None
-    assert "token_type_ids" not in collate(split, np.arange(2), 0)
+    assert "token_type_ids" not in collate(split, np.arange(2), Padding(0))
 
 
 def test_no_row_is_longer_than_the_tokenizers_model_takes():
@@ -92,7 +92,7 @@ def test_take_reorders_and_repeats_rows():
 
 
 def test_collate_pads_right_to_the_longest_of_the_batch():
-    batch = collate(tokenise(ROWS, make_tokenizer(), 128), np.array([2, 1]), pad_id=9)
+    batch = collate(tokenise(ROWS, make_tokenizer(), 128), np.array([2, 1]), Padding(9))
     assert batch["input_ids"].tolist() == [[2, 7, 3], [2, 3, 9]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
     assert batch["token_type_ids"].tolist() == [[0, 0, 0], [0, 0, 0]]
@@ -103,7 +103,7 @@ def test_collate_pads_right_to_the_longest_of_the_batch():
 def test_collate_equals_the_tokenizers_own_padding():
     rows = Rows(["a b c d", "e", "f g"], ["h", "a b c", ""], np.zeros(3, np.float32))
     tokenizer = make_tokenizer()
-    batch = collate(tokenise(rows, tokenizer, 128), np.arange(3), tokenizer.pad_token_id)
+    batch = collate(tokenise(rows, tokenizer, 128), np.arange(3), Padding(tokenizer.pad_token_id))
     expected = tokenizer(rows.first, rows.second, padding=True, return_tensors="pt")
     for name, tensor in expected.items():
         assert torch.equal(batch[name], tensor)
@@ -111,7 +111,7 @@ def test_collate_equals_the_tokenizers_own_padding():
 
 
 def test_collate_of_no_rows_is_an_empty_batch():
-    batch = collate(tokenise(ROWS, make_tokenizer(), 128), np.array([], dtype=np.int64), 0)
+    batch = collate(tokenise(ROWS, make_tokenizer(), 128), np.array([], dtype=np.int64), Padding(0))
     assert batch["input_ids"].shape == (0, 0)
 
 

@@ -14,6 +14,7 @@ import torch
 from scala_lab.models.encoder import Encoder
 from scala_lab.models.loading import load_classifier
 from scala_lab.spec import RunSpec
+from scala_lab.tasks.tokens import Padding
 from scala_lab.training import evaluation
 from scala_lab.training.evaluation import predict_split
 from scala_lab.training.preparation import prepare
@@ -29,10 +30,10 @@ def test_evaluation_runs_each_row_once_and_to_the_same_bits_on_any_number_of_wor
     prepared = prepare(spec)
     split = prepared.evals["dev"]
     encoder = Encoder(load_classifier(str(tiny_bert), prepared.task))
-    alone = predict_split(encoder, split, 4, 0, World(0, 1, torch.device("cpu")))
+    alone = predict_split(encoder, split, 4, Padding(0), World(0, 1, torch.device("cpu")))
     assert alone.shape == (53, 2)
     one_by_one = [
-        encoder.predict({k: v for k, v in evaluation.collate(split, np.array([row]), 0).items() if k != "labels"})
+        encoder.predict({k: v for k, v in evaluation.collate(split, np.array([row]), Padding(0)).items() if k != "labels"})
         for row in range(53)
     ]
     assert np.allclose(alone, torch.cat(one_by_one).detach().numpy(), atol=1e-5)
@@ -47,7 +48,7 @@ def test_evaluation_runs_each_row_once_and_to_the_same_bits_on_any_number_of_wor
         monkeypatch.setattr(
             World, "gather", lambda self, value: parts.append(value) or (parts[::-1] if self.leads else None)
         )
-        together = predict_split(encoder, split, 4, 0, world)
+        together = predict_split(encoder, split, 4, Padding(0), world)
     assert sorted(seen) == list(range(53))
     assert np.array_equal(together, alone)
 

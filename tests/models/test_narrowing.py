@@ -6,8 +6,8 @@ from torch.nn import functional
 
 from scala_lab.curvature import HessianOperator
 from scala_lab.curvature.quick_layers import QuickLayers
-from scala_lab.models.encoder import Encoder
-from scala_lab.models.first_token import FirstTokenOnly
+from scala_lab.models.admission import random_twin
+from scala_lab.models.narrowing import Narrowing, narrowed, prove_narrowing
 from tests.curvature.dense import tiny_batches, tiny_classifier
 from tests.tiny import ARCHITECTURES
 
@@ -30,51 +30,69 @@ LAST_FEED_FORWARD = {
 }
 
 
+def inputs_of(batch):
+    return {name: value for name, value in batch.items() if name != "labels"}
+
+
+def proved(model, inputs):
+    twin = random_twin(model)
+    return prove_narrowing(twin, lambda: twin(**inputs).logits)
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_last_block_sees_one_token_and_the_logits_stay(tmp_path, architecture):
     model = tiny_classifier(tmp_path, architecture).eval()
-    inputs = {name: value for name, value in tiny_batches((6,))[0].items() if name != "labels"}
-    first_token = FirstTokenOnly(model)
-
-    def logits():
-        with first_token.applied():
-            return model(**inputs).logits
-
+    inputs = inputs_of(tiny_batches((6,))[0])
+    narrowing = proved(model, inputs)
+    # of query, key, value and output projection, the first and the last
+    assert [expanded for _, expanded in narrowing.projections] == [True, False]
     with torch.no_grad():
-        expected = logits()
-        first_token.try_on(logits)
-        assert len(first_token.projections) == 2  # of query, key, value and output, the first and the last
+        expected = model(**inputs).logits
         seen = widest_input(model, LAST_FEED_FORWARD[architecture])
-        assert torch.allclose(logits(), expected, rtol=1e-12, atol=1e-12)
+        with narrowed(model, narrowing):
+            assert torch.allclose(model(**inputs).logits, expected, rtol=1e-12, atol=1e-12)
     assert seen == [1]
     hooks = sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
     assert hooks == len(seen)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_last_attention_answers_one_question(tmp_path, architecture):
+def test_the_last_attention_is_computed_for_one_query(tmp_path, architecture):
     model = tiny_classifier(tmp_path, architecture).eval()
-    inputs = {name: value for name, value in tiny_batches((6,))[0].items() if name != "labels"}
-    first_token = FirstTokenOnly(model)
+    inputs = inputs_of(tiny_batches((6,))[0])
     attention = torch.nn.functional.scaled_dot_product_attention
-    questions = []
+    queries = []
 
     class Watching(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, function, types, args=(), kwargs=None):
             if function is attention:
-                questions.append(args[0].shape[-2])
+                queries.append(args[0].shape[-2])
             return function(*args, **(kwargs or {}))
 
-    def logits():
-        with Watching(), first_token.applied(), QuickLayers([]):
-            return model(**inputs).logits
+    narrowing = proved(model, inputs)
+    with torch.no_grad(), Watching(), narrowed(model, narrowing), QuickLayers([]):
+        model(**inputs)
+    assert queries[-1] == 1
+    assert all(number == inputs["input_ids"].shape[1] for number in queries[:-1])
 
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("change", ["zero head", "large bias", "tiny weights"])
+def test_weights_decide_nothing(tmp_path, architecture, change):
+    """A head of zeros, an output bias of 1000 or weights of 1e-6 make all logits equal, but prove nothing."""
+    model = tiny_classifier(tmp_path, architecture).eval()
+    inputs = inputs_of(tiny_batches((6,))[0])
+    expected = proved(model, inputs)
     with torch.no_grad():
-        first_token.try_on(logits)
-        questions.clear()
-        logits()
-    assert questions[-1] == 1
-    assert all(number == inputs["input_ids"].shape[1] for number in questions[:-1])
+        for name, parameter in model.named_parameters():
+            if change == "tiny weights":
+                parameter.mul_(1e-6)
+            elif "classifier" in name and change == "zero head":
+                parameter.zero_()
+            elif "classifier" in name and name.endswith("bias"):
+                parameter.fill_(1000.0)
+    assert proved(model, inputs) == expected
+    assert not any("key" in call.module or "value" in call.module for call in expected.calls)
 
 
 class Pooled(torch.nn.Module):
@@ -99,7 +117,7 @@ class Pooled(torch.nn.Module):
 
 
 POOLS = pytest.mark.parametrize(
-    ("pool", "narrowed"),
+    ("pool", "narrow"),
     [
         (lambda x, mask: x[:, 0], True),
         (lambda x, mask: x.mean(1), False),
@@ -111,28 +129,22 @@ POOLS = pytest.mark.parametrize(
 
 
 @POOLS
-def test_a_head_that_reads_other_tokens_gets_them(pool, narrowed):
-    model, batches = Pooled(pool), tiny_batches((6,))
-    op = HessianOperator(model, batches)
-    assert (op._loss.first_token.norm is not None) == narrowed
-    labels = batches[0]["labels"]
-    inputs = {name: value for name, value in batches[0].items() if name != "labels"}
-    expected = torch.nn.functional.cross_entropy(model(**inputs).logits, labels).item()
+def test_a_head_that_reads_other_tokens_gets_them(pool, narrow):
+    model, (batch,) = Pooled(pool), tiny_batches((6,))
+    op = HessianOperator(model, [batch])
+    assert (op._loss.shortcuts.narrowing != Narrowing()) == narrow
+    expected = functional.cross_entropy(model(**inputs_of(batch)).logits, batch["labels"]).item()
     assert op.loss() == pytest.approx(expected, rel=1e-12)
 
 
 @POOLS
-def test_rows_of_one_token_decide_nothing(pool, narrowed):
+def test_rows_of_one_token_decide_nothing(pool, narrow):
     """With one token, every head reads the first one."""
     (long,) = tiny_batches((6,))
     short = {name: value if name == "labels" else value[:, :1] for name, value in long.items()}
     alike = {**long, "attention_mask": torch.ones_like(long["attention_mask"])}  # no padding tells the two apart
     model = Pooled(pool)
+    assert proved(model, inputs_of(short)) == Narrowing()
     op = HessianOperator(model, [short, alike])
-    inputs = [{name: value for name, value in batch.items() if name != "labels"} for batch in (short, alike)]
-    losses = [functional.cross_entropy(model(**part).logits, long["labels"]).item() for part in inputs]
+    losses = [functional.cross_entropy(model(**inputs_of(part)).logits, long["labels"]).item() for part in (short, alike)]
     assert op.loss() == pytest.approx(sum(losses) / 2, rel=1e-12)
-    encoder = Encoder(model)
-    for part in inputs:
-        assert torch.allclose(encoder.predict(part), model(**part).logits, rtol=1e-12, atol=1e-12)
-    assert (encoder._first_token.norm is not None) == narrowed

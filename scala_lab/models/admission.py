@@ -1,0 +1,406 @@
+"""The test that every model passes before it is used: does our way of running it give what transformers gives?
+
+A few rows of the data run through a copy of the model in float64 with randomly perturbed weights, twice: by the stock
+model, each row alone and unpadded, and by our path (word embeddings looked up outside, rows padded into one batch, the
+last layer narrowed, our attention and dropout code). Logits and the gradients of all parameters must agree to 1e-9.
+Where they do not, slower ways are tried, down to the stock model on unpadded batches of equal length; a model on which
+none is exact is refused. Perturbed weights make this a test of the structure: a head that is zero, an output bias of
+1000 or a tiny initialisation hide nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from scala_lab.errors import UserError
+from scala_lab.models.attention import own_attention, use_own_attention
+from scala_lab.models.encoder import Encoder
+from scala_lab.models.narrowing import Narrowing, prove_narrowing
+from scala_lab.tasks.tokens import Padding, TokenSplit, collate
+
+TOLERANCE = 1e-9
+"""Largest relative difference between our path and the stock model, in float64."""
+
+ROWS = 5
+"""How many rows are tried."""
+
+MOST_TOKENS = 24
+"""Longer rows lose their middle, so that the test stays quick."""
+
+NEGLIGIBLE = 1e-4
+"""A tensor's gradient is compared relative to its own largest entry, or to this share of the model's largest where
+its own is smaller: below it, a gradient that is zero in exact arithmetic (a key's bias) is rounding."""
+
+Use = Literal["train", "predict"]
+
+
+@dataclass(frozen=True)
+class Admission:
+    """How a model is run, and the evidence that this is exact.
+
+    Attributes:
+        padding: How rows of different lengths share a batch.
+        narrowing: What the last layer computes for the first token alone.
+        fast_attention: Whether our attention takes the place of torch's.
+        stochastic: Whether two passes in training mode differ, by dropout or otherwise.
+        logit_difference: Largest relative difference of logits to the stock model on each row alone.
+        gradient_difference: The same of the parameters' gradients; None where only predictions were asked for.
+        note: Why a slower way than usual is taken; '' where none is.
+    """
+
+    padding: Padding
+    narrowing: Narrowing
+    fast_attention: bool
+    stochastic: bool
+    logit_difference: float
+    gradient_difference: float | None
+    note: str = ""
+
+    def encoder(self, model: nn.Module, autocast: torch.dtype | None = None) -> Encoder:
+        """The model, run this way."""
+        if self.fast_attention:
+            use_own_attention(model)
+        return Encoder(model, narrowing=self.narrowing, stochastic=self.stochastic, autocast=autocast)
+
+    def record(self) -> dict[str, Any]:
+        """The evidence as run.json keeps it."""
+        return {
+            "rows": "each alone and unpadded by the stock model, in float64 with perturbed weights",
+            "tolerance": TOLERANCE,
+            "logit_difference": self.logit_difference,
+            "gradient_difference": self.gradient_difference,
+            "padding": asdict(self.padding),
+            "first_token_only": [call.module for call in self.narrowing.calls],
+            "fast_attention": self.fast_attention,
+            "note": self.note,
+        }
+
+
+def admit(model: nn.Module, split: TokenSplit, pad_token: int, name: str, use: Use = "train") -> Admission:
+    """Find the fastest way to run a model that is exact, or refuse it.
+
+    Args:
+        model: A classifier as loaded; it is not changed.
+        split: Rows of the task.
+        pad_token: Id that rows are padded with.
+        name: What to call the model in errors.
+        use: train asks for logits and gradients from word embeddings, predict only for logits from token ids.
+
+    Raises:
+        UserError: No way is exact; the sentence says what differs.
+    """
+    rows = _few_rows(split)
+    twin = random_twin(model, torch.as_tensor(np.append(rows.ids, pad_token)))
+    device = next(twin.parameters()).device
+    with Float64Islands(), _seeded():
+        try:
+            reference = _stock(twin, rows, device, gradients=use == "train")
+        except Exception as error:  # noqa: BLE001 - whatever a model's own code raises
+            raise UserError(f"{name}: transformers itself cannot run it on a row of this task: {first_line(error)}") from error
+        stochastic = _is_stochastic(twin, rows, device, name)
+        complaints: list[str] = []
+        for side in ("right", "left", "none"):
+            padding = Padding(pad_token, side)
+            for fast in (True, False):
+                found = _try(twin, rows, padding, fast, reference, use)
+                if isinstance(found, _Difference):
+                    complaints.append(f"{_WAYS[side]}{', by our fast layers' if fast else ''}, {found.what}")
+                elif found is not None:
+                    narrowing, changed, *differences = found
+                    note = "; ".join(complaints)
+                    return Admission(padding, narrowing, changed, stochastic, *differences, note=note)
+    raise UserError(f"{name} is refused, because it does not run as transformers runs it: {complaints[-1]}")
+
+
+_WAYS = {"right": "padded on the right", "left": "padded on the left", "none": "unpadded"}
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """What keeps a way of running a model from being exact."""
+
+    what: str
+
+
+def random_twin(model: nn.Module, ids: Tensor | None = None) -> nn.Module:
+    """A copy of a model in float64 and eval mode whose weights are perturbed so that every part of it acts.
+
+    Weights keep their own size plus noise of about 1/sqrt(inputs), so that a head of zeros or a tiny initialisation
+    has derivatives everywhere; biases are drawn anew, so that no large offset hides a difference.
+
+    Args:
+        model: It is not changed.
+        ids: Tokens of the rows that will be run: of a plain table of word embeddings only their rows are copied, since
+            the whole one would be most of the work; None copies all.
+    """
+    table = None if ids is None else _plain_table(model)
+    memo: dict[int, Any] = {}
+    if table is not None and ids is not None:
+        used = ids.unique().to(table.weight.device)
+        memo[id(table.weight)] = nn.Parameter(table.weight.detach()[used])
+    twin = copy.deepcopy(model, memo).double().eval()
+    if table is not None:
+        _UsedRows.take_place_of(twin.get_input_embeddings(), used)  # type: ignore[operator]
+    rng = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in twin.named_parameters():
+            parameter.requires_grad_(True)
+            parameter.grad = None
+            noise = torch.randn(parameter.shape, generator=rng, dtype=torch.float64).to(parameter.device)
+            if parameter.ndim > 1:
+                parameter.add_(noise, alpha=0.5 * (parameter.shape[0] / parameter.numel()) ** 0.5)
+            elif name.endswith("bias"):
+                parameter.copy_(0.1 * noise)
+            else:
+                parameter.add_(noise, alpha=0.1)
+    return twin
+
+
+class _UsedRows(nn.Embedding):
+    """A table of word embeddings that holds the rows of some ids only; others are answered with a neighbour's."""
+
+    used: Tensor
+
+    @classmethod
+    def take_place_of(cls, table: Any, used: Tensor) -> None:
+        """Turn a plain table whose weight has been cut down into one of these."""
+        table.__class__ = cls
+        table.used = used
+        padding = table.padding_idx
+        table.padding_idx = int((used < padding).sum()) if padding is not None and bool((used == padding).any()) else None
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Look ids up."""
+        places = torch.searchsorted(self.used, input).clamp_max(len(self.used) - 1)
+        return nn.functional.embedding(places, self.weight, self.padding_idx)
+
+
+def _plain_table(model: nn.Module) -> nn.Embedding | None:
+    try:
+        table = model.get_input_embeddings()  # type: ignore[operator]
+    except (AttributeError, NotImplementedError):
+        return None
+    if type(table) is not nn.Embedding or table._forward_hooks:
+        return None
+    users = [name for name, value in model.named_parameters(remove_duplicate=False) if value is table.weight]
+    return table if len(users) == 1 else None
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """Logits, one row per sample, and the gradient of each parameter for random weights on them."""
+
+    logits: Tensor
+    gradients: Mapping[str, Tensor | None] | None
+
+
+def _stock(twin: nn.Module, rows: TokenSplit, device: torch.device, gradients: bool) -> _Outcome:
+    """Each row alone by the model's own forward pass."""
+    logits = []
+    twin.zero_grad(set_to_none=True)
+    with torch.set_grad_enabled(gradients):
+        for row in range(len(rows)):
+            alone = collate(rows, np.array([row]), Padding())
+            alone.pop("labels")
+            logits.append(twin(**{name: value.to(device) for name, value in alone.items()}).logits)
+            if gradients:
+                (logits[-1] * _weights(len(rows), logits[-1])[row]).sum().backward()
+    return _Outcome(torch.cat(logits).detach(), _take_gradients(twin) if gradients else None)
+
+
+def _try(
+    twin: nn.Module, rows: TokenSplit, padding: Padding, fast: bool, reference: _Outcome, use: Use
+) -> _Found | _Difference | None:
+    """Run the rows our way; None where a fast way would be the slow one."""
+    device = next(twin.parameters()).device
+    groups = _groups(rows, padding)
+    batches = [(group, _to(collate(rows, group, padding), device)) for group in groups]
+    narrowing = Narrowing()
+    with own_attention(twin) if fast else _nothing() as changed:
+        if fast:
+            narrowing = _proved(twin, batches)
+            if not changed and narrowing.norm is None:
+                return None
+        try:
+            found = _ours(Encoder(twin, narrowing=narrowing), batches, len(rows), use)
+        except UserError as error:
+            return _Difference(str(error))
+        except Exception as error:  # noqa: BLE001 - whatever a model's own code raises
+            return _Difference(f"it fails ({first_line(error)})")
+    return _compared(found, reference, narrowing, fast and changed)
+
+
+_Found = tuple[Narrowing, bool, float, float | None]
+"""What was narrowed, whether attention is ours, and the largest differences of logits and of gradients."""
+
+
+def _compared(found: _Outcome, reference: _Outcome, narrowing: Narrowing, fast: bool) -> _Found | _Difference:
+    if found.logits.shape != reference.logits.shape:
+        return _Difference(f"logits have shape {tuple(found.logits.shape)}, not {tuple(reference.logits.shape)}")
+    logit_difference = float((found.logits - reference.logits).abs().max() / reference.logits.abs().max())
+    if not logit_difference <= TOLERANCE:
+        return _Difference(f"logits differ by {logit_difference:.1e}")
+    if found.gradients is None or reference.gradients is None:
+        return narrowing, fast, logit_difference, None
+    largest = max(float(value.abs().max()) for value in reference.gradients.values() if value is not None)
+    worst, where = 0.0, ""
+    for name, expected in reference.gradients.items():
+        ours = found.gradients[name]
+        if (ours is None or not ours.any()) and (expected is None or not expected.any()):
+            continue
+        if ours is None or expected is None:
+            return _Difference(f"the gradient of {name} {'is missing' if ours is None else 'should be none'}")
+        scale = max(float(expected.abs().max()), NEGLIGIBLE * largest)
+        difference = float((ours - expected).abs().max()) / scale
+        if not difference <= worst:
+            worst, where = difference, name
+    if not worst <= TOLERANCE:
+        return _Difference(f"the gradient of {where} differs by {worst:.1e}")
+    return narrowing, fast, logit_difference, worst
+
+
+def _ours(encoder: Encoder, batches: Sequence[tuple[np.ndarray, dict[str, Tensor]]], size: int, use: Use) -> _Outcome:
+    """The rows by our path."""
+    twin = encoder.model
+    if use == "predict":
+        with torch.no_grad():
+            parts = [encoder.predict(inputs) for _, inputs in batches]
+        return _Outcome(_in_order(batches, parts, size), None)
+    for parameter in twin.parameters():
+        parameter.grad = torch.zeros_like(parameter)  # as in training, where gradients are added up in place
+    parts = []
+    for group, inputs in batches:
+        logits = encoder.logits(encoder.embed(inputs), inputs)
+        (logits * _weights(size, logits)[group]).sum().backward()
+        parts.append(logits.detach())
+    return _Outcome(_in_order(batches, parts, size), _take_gradients(twin))
+
+
+def _proved(twin: nn.Module, batches: Sequence[tuple[np.ndarray, dict[str, Tensor]]]) -> Narrowing:
+    """What can be narrowed, by the batch that has the most rows of several tokens."""
+    longer = [inputs for _, inputs in batches if inputs["input_ids"].shape[1] > 1]
+    if not longer:
+        return Narrowing()
+    inputs = max(longer, key=lambda inputs: inputs["input_ids"].shape[0])
+    return prove_narrowing(twin, lambda: twin(**inputs).logits)
+
+
+def _is_stochastic(twin: nn.Module, rows: TokenSplit, device: torch.device, name: str) -> bool:
+    """Whether two passes in training mode differ; a model that differs in eval mode is refused."""
+    row = int(np.argmax(rows.lengths))
+    inputs = _to(collate(rows, np.array([row]), Padding()), device)
+
+    def twice() -> bool:
+        with torch.no_grad():
+            first, second = (twin(**inputs).logits for _ in range(2))
+        return not torch.equal(first, second)
+
+    if twice():
+        raise UserError(f"{name} is refused: it gives two answers to one row, although in eval mode")
+    twin.train()
+    try:
+        return twice()
+    finally:
+        twin.eval()
+
+
+def _few_rows(split: TokenSplit) -> TokenSplit:
+    """Rows of several lengths: real ones from the shortest to the longest, without their middle where they are long.
+
+    Where the data has one length only, further rows are cut shorter, so that padding is tried all the same.
+    """
+    order = np.argsort(split.lengths, kind="stable")
+    chosen = order[np.unique(np.linspace(0, len(order) - 1, ROWS).astype(int))]
+    lengths = [min(int(length), MOST_TOKENS) for length in split.lengths[chosen]]
+    if len(set(lengths)) < 3 and max(lengths) > 3:
+        longest = int(order[-1])
+        for shorter in (max(lengths) // 2 + 1, max(lengths) // 4 + 1):
+            chosen, lengths = np.append(chosen, longest), [*lengths, shorter]
+    keep = [_without_middle(int(split.lengths[row]), length) for row, length in zip(chosen, lengths, strict=True)]
+    source = np.concatenate([split.offsets[row] + places for row, places in zip(chosen, keep, strict=True)])
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    types = None if split.type_ids is None else split.type_ids[source]
+    return TokenSplit(split.ids[source], offsets, types, np.arange(len(chosen)))
+
+
+def _without_middle(length: int, wanted: int) -> np.ndarray:
+    head = (wanted + 1) // 2
+    return np.concatenate([np.arange(head), np.arange(length - (wanted - head), length)])
+
+
+def _groups(rows: TokenSplit, padding: Padding) -> list[np.ndarray]:
+    """All rows in one batch, or those of equal length where nothing may be padded."""
+    places = np.arange(len(rows))
+    if padding.side != "none":
+        return [places]
+    return [places[rows.lengths == length] for length in np.unique(rows.lengths)]
+
+
+def _weights(size: int, logits: Tensor) -> Tensor:
+    """Random numbers that logits are summed with, the same for both paths."""
+    shape = (size, *logits.shape[1:])
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(logits)
+
+
+def _in_order(batches: Sequence[tuple[np.ndarray, Any]], parts: Sequence[Tensor], size: int) -> Tensor:
+    together = parts[0].new_empty((size, *parts[0].shape[1:]))
+    for (group, _), part in zip(batches, parts, strict=True):
+        together[torch.as_tensor(group)] = part
+    return together
+
+
+def _take_gradients(twin: nn.Module) -> dict[str, Tensor | None]:
+    found = {name: parameter.grad for name, parameter in twin.named_parameters()}
+    twin.zero_grad(set_to_none=True)
+    return found
+
+
+def _to(batch: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    return {name: value.to(device) for name, value in batch.items() if name != "labels"}
+
+
+def first_line(error: Exception) -> str:
+    """The kind of an exception and the first line of what it says."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+@contextmanager
+def _nothing() -> Iterator[bool]:
+    yield False
+
+
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """Leave the global random state as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+class Float64Islands(TorchFunctionMode):
+    """Computes in float64 what models compute in float32 whatever their own precision (RMSNorm, softmax, rotations).
+
+    Otherwise their rounding, which depends on the shapes of a batch, would be all that the comparison sees.
+    """
+
+    _LOW = frozenset({torch.float32, torch.float16, torch.bfloat16})
+
+    def __torch_function__(self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch."""
+        named = dict(kwargs or {})
+        if function is Tensor.float:
+            return args[0].double()
+        args = tuple(torch.float64 if isinstance(arg, torch.dtype) and arg in self._LOW else arg for arg in args)
+        if named.get("dtype") in self._LOW:
+            named["dtype"] = torch.float64
+        return function(*args, **named)

@@ -1,0 +1,157 @@
+"""Running the last layer for the first token alone, where a classifier's head provably reads no other.
+
+Classifiers of the BERT family read the first token of the last layer. What the last feed-forward block makes of the
+other tokens enters no loss, but would be computed, differentiated and multiplied by zero: two ninths of all work in an
+encoder of three layers. Taking the first token before the last but one LayerNorm leaves that out. The query and the
+output projection of the attention before it are read for the first token only, too: a further fourteenth.
+
+Whether this holds is proved, not assumed, on a model with random weights in float64: the derivative of the logits by
+what would be left out must be exactly zero, entry by entry, on rows of several lengths. Exact zeros come from the
+structure of the graph (nothing reads these numbers), not from small weights, so the proof holds for all weights. Keys
+and values are read by the first token's query, have derivatives, and are never narrowed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+SAME = 1e-11
+"""Largest relative difference of float64 logits that is only another order of summation."""
+
+
+class Call(NamedTuple):
+    """One call of a module in a forward pass; layers that share weights call a module several times."""
+
+    module: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Narrowing:
+    """What a model computes for the first token alone.
+
+    Attributes:
+        norm: The LayerNorm call whose input is cut to the first token; None narrows nothing.
+        projections: Linear calls that are computed for the first token; True where the result is expanded to all
+            tokens again, because the model asks for their number.
+    """
+
+    norm: Call | None = None
+    projections: tuple[tuple[Call, bool], ...] = ()
+
+    @property
+    def calls(self) -> list[Call]:
+        """All narrowed calls."""
+        return [call for call, _ in self.projections] + ([] if self.norm is None else [self.norm])
+
+
+@contextmanager
+def narrowed(model: nn.Module, narrowing: Narrowing) -> Iterator[None]:
+    """Run the model with this narrowing inside the block."""
+    if narrowing.norm is None:
+        yield
+        return
+    expanded = {narrowing.norm: False, **dict(narrowing.projections)}
+    modules = {name: model.get_submodule(name) for name, _ in expanded}
+    counts: Counter[str] = Counter()
+    tokens = 0
+
+    def take_first(name: str, args: tuple[Any, ...]) -> Any:
+        nonlocal tokens
+        counts[name] += 1
+        if (name, counts[name]) not in expanded:
+            return None
+        tokens = args[0].shape[1]
+        return (args[0][:, :1],)
+
+    def expand(name: str, output: Tensor) -> Any:
+        return output.expand(-1, tokens, -1) if expanded.get(Call(name, counts[name])) else None
+
+    handles = []
+    for name, module in modules.items():
+        handles.append(module.register_forward_pre_hook(lambda _, args, name=name: take_first(name, args)))
+        if any(call.module == name and repeated for call, repeated in expanded.items()):
+            handles.append(module.register_forward_hook(lambda _, __, output, name=name: expand(name, output)))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def prove_narrowing(model: nn.Module, run: Callable[[], Tensor]) -> Narrowing:
+    """The widest narrowing that provably changes nothing; an empty one where nothing can be proved.
+
+    Args:
+        model: In float64 and eval mode, with weights none of which are zero by design: see `admission.random_twin`.
+        run: Gives the model's logits, by its own forward pass, on rows of several lengths.
+    """
+    calls, expected = _watch(model, run)
+    norms = [place for place, (_, _, is_norm) in enumerate(calls) if is_norm]
+    if len(norms) < 2:
+        return Narrowing()
+    start = norms[-3] + 1 if len(norms) > 2 else 0
+    candidates = calls[start : norms[-2] + 1]
+    weights = torch.randn(expected.shape, dtype=expected.dtype, generator=torch.Generator().manual_seed(0))
+    tensors = [tensor for _, tensor, _ in candidates]
+    slopes = torch.autograd.grad((expected * weights.to(expected)).sum(), tensors, allow_unused=True)
+    unread = [call for (call, _, _), slope in zip(candidates, slopes, strict=True) if _reads_first_only(slope)]
+    norm = candidates[-1][0]
+    proved = Narrowing(norm)
+    if norm not in unread or not _unchanged(model, run, expected, proved):
+        return Narrowing()
+    for call in unread[:-1]:
+        for repeated in (False, True):
+            wider = Narrowing(norm, (*proved.projections, (call, repeated)))
+            if _unchanged(model, run, expected, wider):
+                proved = wider
+                break
+    return proved
+
+
+def _watch(model: nn.Module, run: Callable[[], Tensor]) -> tuple[list[tuple[Call, Tensor, bool]], Tensor]:
+    """Calls of LayerNorm (with their input) and linear modules (with their output) in a forward pass, and its logits."""
+    calls: list[tuple[Call, Tensor, bool]] = []
+    counts: Counter[str] = Counter()
+
+    def note(name: str, tensor: Any, is_norm: bool) -> None:
+        counts[name] += 1
+        if isinstance(tensor, Tensor) and tensor.requires_grad:
+            calls.append((Call(name, counts[name]), tensor, is_norm))
+
+    handles = []
+    for name, module in model.named_modules():
+        if isinstance(module, nn.LayerNorm):
+            handles.append(module.register_forward_pre_hook(lambda _, args, name=name: note(name, *args[:1] or (None,), True)))
+        elif type(module) is nn.Linear:
+            handles.append(module.register_forward_hook(lambda _, __, output, name=name: note(name, output, False)))
+    try:
+        with torch.enable_grad():
+            return calls, run()
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _reads_first_only(slope: Tensor | None) -> bool:
+    """Whether a derivative, (samples, tokens, width), is exactly zero but on the first token."""
+    if slope is None or slope.ndim != 3 or slope.shape[1] < 2:
+        return False
+    return not bool(slope[:, 1:].any()) and bool(slope[:, 0].any(-1).all())
+
+
+def _unchanged(model: nn.Module, run: Callable[[], Tensor], expected: Tensor, narrowing: Narrowing) -> bool:
+    """Whether the model can run so, and gives the same logits."""
+    try:
+        with torch.no_grad(), narrowed(model, narrowing):
+            found = run()
+    except (RuntimeError, IndexError, ValueError):  # the model needs all tokens further on
+        return False
+    return found.shape == expected.shape and bool((found - expected).abs().max() <= SAME * expected.abs().max())
