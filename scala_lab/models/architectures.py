@@ -1,0 +1,188 @@
+"""Tiny random classifiers of every architecture that transformers has a text classifier for.
+
+With them, what is said about models in general can be asked of each architecture. A config is shrunk by the names of
+its fields; `EXTRAS` holds what an architecture needs beyond that. Everything else stays as the architecture has it:
+kinds of layers, initialisation, whether it has a padding token and on which side its tokenizer pads.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import CONFIG_MAPPING, AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto import modeling_auto
+from transformers.models.auto.tokenization_auto import tokenizer_class_from_name, TOKENIZER_MAPPING_NAMES
+
+from scala_lab.errors import UserError, nearest
+
+MODEL_TYPES: tuple[str, ...] = tuple(modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES)
+
+WORDS = [f"w{number}" for number in range(40)]
+FIRST_WORD = 24  # the ids below it are for special tokens
+VOCABULARY = FIRST_WORD + len(WORDS)
+POSITIONS = 128
+WIDTH, HEADS, KEY_HEADS, LAYERS = 32, 4, 2, 2
+
+# each size with the names that architectures have for it
+_SIZES = (
+    (VOCABULARY, "vocab_size entity_vocab_size pronunciation_vocab_size shape_vocab_size num_hash_buckets"),
+    (POSITIONS, "max_position_embeddings n_positions max_seq_len max_2d_position_embeddings"),
+    (LAYERS, "num_hidden_layers n_layers n_layer num_layers encoder_layers decoder_layers num_decoder_layers depth"),
+    (HEADS, "num_attention_heads n_heads n_head num_heads encoder_attention_heads decoder_attention_heads"),
+    (KEY_HEADS, "num_key_value_heads num_kv_heads"),
+    (WIDTH // HEADS, "head_dim d_kv d_head kv_channels attention_head_size query_pre_attn_scalar"),
+    (WIDTH, "hidden_size d_model n_embd dim emb_dim word_embed_proj_dim pooler_hidden_size out_hidden_size"),
+    (WIDTH, "cross_attention_hidden_size prediction_head_size"),
+    (WIDTH // 2, "embedding_size input_embedding_size output_embedding_size entity_emb_size intra_bottleneck_size"),
+    (WIDTH // 2, "pronunciation_embed_dim shape_embed_dim"),
+    (2 * WIDTH, "intermediate_size ffn_dim encoder_ffn_dim decoder_ffn_dim ffn_hidden_size hidden_dim d_inner d_ff dff"),
+    (2 * WIDTH, "n_inner feed_forward_size"),
+    # attention within windows, short enough for a row of a few words to leave them
+    (4, "sliding_window window_size local_attention keep_window_size attention_window"),
+    # mixtures of experts
+    (4, "num_experts num_local_experts n_routed_experts"),
+    (2, "num_experts_per_tok moe_topk"),
+    (WIDTH, "moe_intermediate_size shared_expert_intermediate_size"),
+    # keys and values from a latent vector
+    (8, "q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim"),
+    # linear attention and Mamba
+    (8, "linear_key_head_dim linear_value_head_dim mamba_d_state chunk_size"),
+    (2, "linear_num_key_heads"),
+    (4, "linear_num_value_heads mamba_dt_rank"),
+    # the image side of models that also read text alone
+    (32, "image_size input_size"),
+    (16, "num_position_embeddings"),
+)
+_SIZE_OF = {name: size for size, names in _SIZES for name in names.split()}
+
+_LATENT = {"num_key_value_heads": HEADS}  # every head has keys of its own, made from the latent vector
+_SPARSE = {"block_size": 2, "num_random_blocks": 1}  # sparse attention from 15 tokens on
+_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+
+EXTRAS: dict[str, dict[str, Any]] = {
+    "axk1": {**_LATENT, "n_group": 2, "topk_group": 1},
+    "axk2": {**_LATENT, "index_topk": 4, "index_head_dim": 8, "index_n_heads": 2, "gated_norm_rank": 4},
+    "big_bird": _SPARSE,
+    "bigbird_pegasus": _SPARSE,
+    "canine": {"local_transformer_stride": 8},
+    # its default has no rotation for any kind of layer and cannot be built
+    "cohere_compass_text": {
+        "layer_types": ["sliding_attention", "full_attention"],
+        "rope_parameters": {"sliding_attention": _ROPE, "full_attention": None},
+    },
+    # relative positions as all published checkpoints have them
+    "deberta": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
+    "deberta-v2": {
+        "relative_attention": True,
+        "pos_att_type": ["c2p", "p2c"],
+        "position_biased_input": False,
+        "position_buckets": 8,
+        "norm_rel_ebd": "layer_norm",
+        "share_att_key": True,
+    },
+    "deepseek_v2": {**_LATENT, "first_k_dense_replace": 1},
+    "deepseek_v3": {**_LATENT, "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1},
+    "esm": {"pad_token_id": 1, "mask_token_id": 5},  # cannot be built without; ESM-2's are 1 and 32
+    "esmc": {"num_key_value_heads": HEADS},
+    "funnel": {"block_sizes": [1, 1]},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "gptj": {"rotary_dim": 4},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "jetmoe": {"num_key_value_heads": KEY_HEADS},
+    "layoutlmv3": {"coordinate_size": 6, "shape_size": 4},  # four coordinates and two shapes make up the width
+    "lilt": {"hidden_size": 48},  # a multiple of six coordinates and of the heads
+    "markuplm": {"max_depth": 4, "xpath_unit_hidden_size": 8},
+    "minicpm3": _LATENT,
+    "mistral4": {**_LATENT, "head_dim": 16, "first_k_dense_replace": 1},
+    "perceiver": {
+        "num_latents": 8,
+        "d_latents": WIDTH,
+        "num_self_attends_per_block": LAYERS,
+        "num_self_attention_heads": HEADS,
+        "num_cross_attention_heads": HEADS,
+    },
+    "reformer": {
+        "attn_layers": ["local", "lsh"],
+        "axial_pos_shape": [8, 16],
+        "axial_pos_embds_dim": [8, 24],
+        "local_attn_chunk_length": 4,
+        "lsh_attn_chunk_length": 4,
+    },
+    "squeezebert": {"embedding_size": WIDTH},
+    "t5": {"decoder_start_token_id": 0},  # as in every checkpoint, but not in the config's defaults
+    "xmod": {"default_language": "en_XX"},
+    # two blocks that share their attention
+    "zamba": {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2},
+    "zamba2": {"n_mamba_heads": 4, "mamba_headdim": 16, "adapter_rank": 4},
+}
+
+NOT_BUILT = {
+    "layoutlmv2": "it reads the image of a page and needs detectron2",
+}
+
+
+def tiny_config(model_type: str, labels: int = 2, dropout: float = 0.0, **changes: Any) -> PreTrainedConfig:
+    """The config of an architecture at a tiny size.
+
+    Args:
+        model_type: One of `MODEL_TYPES`.
+        labels: Number of the classifier's outputs.
+        dropout: All rates of dropout.
+        changes: Fields of the config that are to be otherwise.
+    """
+    if model_type not in MODEL_TYPES:
+        raise UserError(f"transformers has no classifier of type {model_type!r}: {nearest(model_type, MODEL_TYPES)}")
+    if model_type in NOT_BUILT:
+        raise UserError(f"there is no tiny {model_type}: {NOT_BUILT[model_type]}")
+    default = CONFIG_MAPPING[model_type]()
+    far = sorted({number for number in _token_ids(default) if number >= FIRST_WORD})
+    ids = {number: FIRST_WORD - len(far) + place for place, number in enumerate(far)}
+    fields = {**_shrunk(default, dropout, ids), **EXTRAS.get(model_type, {})}
+    return type(default)(**{**fields, "num_labels": labels, **changes})
+
+
+def _is_token_id(name: str) -> bool:
+    return name.endswith(("_token_id", "_token_index"))
+
+
+def _token_ids(config: PreTrainedConfig) -> Iterator[int]:
+    """Every id of a special token that a config and its parts name."""
+    for name, value in vars(config).items():
+        if isinstance(value, PreTrainedConfig):
+            yield from _token_ids(value)
+        elif _is_token_id(name) and value is not None:
+            yield from value if isinstance(value, list) else [value]
+
+
+def _shrunk(config: PreTrainedConfig, dropout: float, ids: dict[int, int]) -> dict[str, Any]:
+    """The fields of a config that a tiny one has otherwise; `ids` moves special tokens into the tiny vocabulary."""
+    shrunk: dict[str, Any] = {}
+    for name, value in vars(config).items():
+        if isinstance(value, PreTrainedConfig):
+            shrunk[name] = _shrunk(value, dropout, ids)
+        elif _is_token_id(name) and value is not None:
+            moved = [ids.get(number, number) for number in (value if isinstance(value, list) else [value])]
+            shrunk[name] = moved if isinstance(value, list) else moved[0]
+        elif ("dropout" in name or "pdrop" in name) and not isinstance(value, int):
+            shrunk[name] = dropout
+        elif name in ("layer_types", "mlp_layer_types", "layers_block_type"):
+            shrunk[name] = (list(dict.fromkeys(value)) * LAYERS)[:LAYERS]  # one of each kind
+        elif name in _SIZE_OF and (value or "window" not in name):  # no window stays no window
+            shrunk[name] = _SIZE_OF[name]
+    return shrunk
+
+
+def tiny_classifier(
+    model_type: str, labels: int = 2, dropout: float = 0.0, seed: int = 0, **changes: Any
+) -> PreTrainedModel:
+    """A tiny classifier in float32 and evaluation mode, with its architecture's own random initialisation."""
+    config = tiny_config(model_type, labels, dropout, **changes)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
+    return model.eval()
