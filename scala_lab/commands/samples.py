@@ -83,6 +83,7 @@ def load_with_samples(
 
     from scala_lab.commands.checkpoints import load_checkpoint
     from scala_lab.curvature.rows import disjoint_sets, sorted_batches
+    from scala_lab.models.loading import to_float64
 
     model, prepared, admission = load_checkpoint(checkpoint, data)
     split = prepared.train if options.rows == "train" else next(iter(prepared.evals.values()))
@@ -90,5 +91,5 @@ def load_with_samples(
         sorted_batches(split, rows, options.micro_batch, admission.padding, rank, workers)
         for rows in disjoint_sets(split, options.samples, repeats, options.seed)
     ]
-    torch.nn.Module.to(model, device, getattr(torch, options.precision))
+    torch.nn.Module.to(to_float64(model) if options.precision == "float64" else model, device)
     return Loaded(model, sets, "squared label units" if prepared.task.regression else "nats")

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 from scala_lab.errors import UserError
 from scala_lab.models.attention import own_attention, use_own_attention
 from scala_lab.models.encoder import Encoder
+from scala_lab.models.loading import to_float64
 from scala_lab.models.narrowing import Narrowing, prove_narrowing
 from scala_lab.tasks.tokens import Padding, TokenSplit, collate
 
@@ -99,62 +100,68 @@ def admit(model: nn.Module, split: TokenSplit, pad_token: int, name: str, use: U
         UserError: No way is exact; the sentence says what differs.
     """
     rows = _few_rows(split)
-    twin = random_twin(model, torch.as_tensor(np.append(rows.ids, pad_token)))
-    device = next(twin.parameters()).device
+    ids = torch.as_tensor(np.append(rows.ids, pad_token))
     with Float64Islands(), _seeded():
         try:
-            reference = _stock(twin, rows, device, gradients=use == "train")
-        except Exception as error:  # noqa: BLE001 - whatever a model's own code raises
+            own = _Trial(_float64_copy(model, ids), rows, "predict")
+            perturbed = _Trial(random_twin(model, ids), rows, use)
+        except Exception as error:  # whatever a model's own code raises
             raise UserError(f"{name}: transformers itself cannot run it on a row of this task: {first_line(error)}") from error
-        stochastic = _is_stochastic(twin, rows, device, name)
+        stochastic = _is_stochastic(perturbed.twin, rows, name)
         complaints: list[str] = []
         for side in ("right", "left", "none"):
             padding = Padding(pad_token, side)
             for fast in (True, False):
-                found = _try(twin, rows, padding, fast, reference, use)
-                if isinstance(found, _Difference):
-                    complaints.append(f"{_WAYS[side]}{', by our fast layers' if fast else ''}, {found.what}")
-                elif found is not None:
-                    narrowing, changed, *differences = found
-                    note = "; ".join(complaints)
-                    return Admission(padding, narrowing, changed, stochastic, *differences, note=note)
+                found = perturbed.run(padding, fast)
+                if isinstance(found, Admission):
+                    with_own_weights = own.run(padding, fast, found.narrowing)
+                    if isinstance(with_own_weights, Admission):
+                        return replace(found, stochastic=stochastic, note="; ".join(complaints))
+                    found = with_own_weights
+                if found is not None:
+                    complaints.append(f"{_WAYS[side]}{', by our fast layers' if fast else ''}, {found}")
     raise UserError(f"{name} is refused, because it does not run as transformers runs it: {complaints[-1]}")
 
 
 _WAYS = {"right": "padded on the right", "left": "padded on the left", "none": "unpadded"}
 
 
-@dataclass(frozen=True)
-class _Difference:
-    """What keeps a way of running a model from being exact."""
-
-    what: str
-
-
 def random_twin(model: nn.Module, ids: Tensor | None = None) -> nn.Module:
     """A copy of a model in float64 and eval mode whose weights are perturbed so that every part of it acts.
-
-    Weights keep their own size plus noise of about 1/sqrt(inputs), so that a head of zeros or a tiny initialisation
-    has derivatives everywhere; biases are drawn anew, so that no large offset hides a difference.
 
     Args:
         model: It is not changed.
         ids: Tokens of the rows that will be run: of a plain table of word embeddings only their rows are copied, since
             the whole one would be most of the work; None copies all.
     """
+    twin = _float64_copy(model, ids)
+    _perturb(twin)
+    return twin
+
+
+def _float64_copy(model: nn.Module, ids: Tensor | None) -> nn.Module:
     table = None if ids is None else _plain_table(model)
     memo: dict[int, Any] = {}
     if table is not None and ids is not None:
         used = ids.unique().to(table.weight.device)
         memo[id(table.weight)] = nn.Parameter(table.weight.detach()[used])
-    twin = copy.deepcopy(model, memo).double().eval()
+    twin = to_float64(copy.deepcopy(model, memo)).eval()
     if table is not None:
         _UsedRows.take_place_of(twin.get_input_embeddings(), used)  # type: ignore[operator]
+    for parameter in twin.parameters():
+        parameter.requires_grad_(True)
+        parameter.grad = None
+    return twin
+
+
+def _perturb(twin: nn.Module) -> None:
+    """Add noise of about 1/sqrt(inputs) to all weights and draw biases anew.
+
+    So a head of zeros or a tiny initialisation has derivatives everywhere, and no large offset hides a difference.
+    """
     rng = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in twin.named_parameters():
-            parameter.requires_grad_(True)
-            parameter.grad = None
             noise = torch.randn(parameter.shape, generator=rng, dtype=torch.float64).to(parameter.device)
             if parameter.ndim > 1:
                 parameter.add_(noise, alpha=0.5 * (parameter.shape[0] / parameter.numel()) ** 0.5)
@@ -162,7 +169,6 @@ def random_twin(model: nn.Module, ids: Tensor | None = None) -> nn.Module:
                 parameter.copy_(0.1 * noise)
             else:
                 parameter.add_(noise, alpha=0.1)
-    return twin
 
 
 class _UsedRows(nn.Embedding):
@@ -203,86 +209,100 @@ class _Outcome:
     gradients: Mapping[str, Tensor | None] | None
 
 
-def _stock(twin: nn.Module, rows: TokenSplit, device: torch.device, gradients: bool) -> _Outcome:
-    """Each row alone by the model's own forward pass."""
-    logits = []
-    twin.zero_grad(set_to_none=True)
-    with torch.set_grad_enabled(gradients):
-        for row in range(len(rows)):
-            alone = collate(rows, np.array([row]), Padding())
-            alone.pop("labels")
-            logits.append(twin(**{name: value.to(device) for name, value in alone.items()}).logits)
-            if gradients:
-                (logits[-1] * _weights(len(rows), logits[-1])[row]).sum().backward()
-    return _Outcome(torch.cat(logits).detach(), _take_gradients(twin) if gradients else None)
+class _Trial:
+    """A float64 model with what its stock forward pass gives on each row alone, to compare other ways with."""
+
+    def __init__(self, twin: nn.Module, rows: TokenSplit, use: Use) -> None:
+        self.twin, self.rows, self.use = twin, rows, use
+        self.device = next(twin.parameters()).device
+        self.stock = self._stock()
+
+    def run(self, padding: Padding, fast: bool, narrowing: Narrowing | None = None) -> Admission | str | None:
+        """Run the rows our way: the way if it is exact, else what differs; None where the fast way is the slow one.
+
+        Args:
+            padding: How rows share a batch.
+            fast: Whether to use our attention and a narrowed last layer.
+            narrowing: What is narrowed; default whatever can be proved.
+        """
+        batches = [(group, _to(collate(self.rows, group, padding), self.device)) for group in self._groups(padding)]
+        with own_attention(self.twin) if fast else nullcontext(False) as own:
+            if narrowing is None:
+                narrowing = _proved(self.twin, batches) if fast else Narrowing()
+                if fast and not own and narrowing.norm is None:
+                    return None
+            try:
+                found = self._ours(Encoder(self.twin, narrowing=narrowing), batches)
+            except UserError as error:
+                return str(error)
+            except Exception as error:  # noqa: BLE001 - whatever a model's own code raises
+                return f"it fails ({first_line(error)})"
+        differences = _differences(found, self.stock)
+        return differences if isinstance(differences, str) else Admission(padding, narrowing, own, True, *differences)
+
+    def _stock(self) -> _Outcome:
+        """Each row alone by the model's own forward pass."""
+        logits, train = [], self.use == "train"
+        with torch.set_grad_enabled(train):
+            for row in range(len(self.rows)):
+                inputs = _to(collate(self.rows, np.array([row]), Padding()), self.device)
+                logits.append(self.twin(**inputs).logits)
+                if train:
+                    (logits[-1] * self._weights(logits[-1])[row]).sum().backward()
+        return _Outcome(torch.cat(logits).detach(), _take_gradients(self.twin) if train else None)
+
+    def _ours(self, encoder: Encoder, batches: Sequence[tuple[np.ndarray, dict[str, Tensor]]]) -> _Outcome:
+        """The rows by our path."""
+        parts, train = [], self.use == "train"
+        if train:
+            for parameter in self.twin.parameters():
+                parameter.grad = torch.zeros_like(parameter)  # as in training, where gradients are added up in place
+        with torch.set_grad_enabled(train):
+            for group, inputs in batches:
+                logits = encoder.logits(encoder.embed(inputs), inputs) if train else encoder.predict(inputs)
+                if train:
+                    (logits * self._weights(logits)[group]).sum().backward()
+                parts.append(logits.detach())
+        together = parts[0].new_empty((len(self.rows), *parts[0].shape[1:]))
+        for (group, _), part in zip(batches, parts, strict=True):
+            together[torch.as_tensor(group)] = part
+        return _Outcome(together, _take_gradients(self.twin) if train else None)
+
+    def _groups(self, padding: Padding) -> list[np.ndarray]:
+        """All rows in one batch, or those of equal length where nothing may be padded."""
+        places = np.arange(len(self.rows))
+        if padding.side != "none":
+            return [places]
+        return [places[self.rows.lengths == length] for length in np.unique(self.rows.lengths)]
+
+    def _weights(self, logits: Tensor) -> Tensor:
+        """Random numbers that logits are summed with, the same for all ways."""
+        shape = (len(self.rows), *logits.shape[1:])
+        return torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(logits)
 
 
-def _try(
-    twin: nn.Module, rows: TokenSplit, padding: Padding, fast: bool, reference: _Outcome, use: Use
-) -> _Found | _Difference | None:
-    """Run the rows our way; None where a fast way would be the slow one."""
-    device = next(twin.parameters()).device
-    groups = _groups(rows, padding)
-    batches = [(group, _to(collate(rows, group, padding), device)) for group in groups]
-    narrowing = Narrowing()
-    with own_attention(twin) if fast else _nothing() as changed:
-        if fast:
-            narrowing = _proved(twin, batches)
-            if not changed and narrowing.norm is None:
-                return None
-        try:
-            found = _ours(Encoder(twin, narrowing=narrowing), batches, len(rows), use)
-        except UserError as error:
-            return _Difference(str(error))
-        except Exception as error:  # noqa: BLE001 - whatever a model's own code raises
-            return _Difference(f"it fails ({first_line(error)})")
-    return _compared(found, reference, narrowing, fast and changed)
-
-
-_Found = tuple[Narrowing, bool, float, float | None]
-"""What was narrowed, whether attention is ours, and the largest differences of logits and of gradients."""
-
-
-def _compared(found: _Outcome, reference: _Outcome, narrowing: Narrowing, fast: bool) -> _Found | _Difference:
-    if found.logits.shape != reference.logits.shape:
-        return _Difference(f"logits have shape {tuple(found.logits.shape)}, not {tuple(reference.logits.shape)}")
-    logit_difference = float((found.logits - reference.logits).abs().max() / reference.logits.abs().max())
-    if not logit_difference <= TOLERANCE:
-        return _Difference(f"logits differ by {logit_difference:.1e}")
-    if found.gradients is None or reference.gradients is None:
-        return narrowing, fast, logit_difference, None
-    largest = max(float(value.abs().max()) for value in reference.gradients.values() if value is not None)
+def _differences(found: _Outcome, expected: _Outcome) -> tuple[float, float | None] | str:
+    """The largest relative differences of logits and of gradients, or what differs by more than the tolerance."""
+    if found.logits.shape != expected.logits.shape:
+        return f"logits have shape {tuple(found.logits.shape)}, not {tuple(expected.logits.shape)}"
+    scale = max(float(expected.logits.abs().max()), torch.finfo(torch.float32).eps)
+    by_logits = float((found.logits - expected.logits).abs().max()) / scale
+    if not by_logits <= TOLERANCE:
+        return f"logits differ by {by_logits:.1e}"
+    if found.gradients is None or expected.gradients is None:
+        return by_logits, None
+    largest = max(float(value.abs().max()) for value in expected.gradients.values() if value is not None)
     worst, where = 0.0, ""
-    for name, expected in reference.gradients.items():
+    for name, theirs in expected.gradients.items():
         ours = found.gradients[name]
-        if (ours is None or not ours.any()) and (expected is None or not expected.any()):
-            continue
-        if ours is None or expected is None:
-            return _Difference(f"the gradient of {name} {'is missing' if ours is None else 'should be none'}")
-        scale = max(float(expected.abs().max()), NEGLIGIBLE * largest)
-        difference = float((ours - expected).abs().max()) / scale
+        if theirs is None or ours is None:
+            difference = 0.0 if ours is None or not ours.any() else float("inf")
+        else:
+            scale = max(float(theirs.abs().max()), NEGLIGIBLE * largest)
+            difference = float((ours - theirs).abs().max()) / scale
         if not difference <= worst:
             worst, where = difference, name
-    if not worst <= TOLERANCE:
-        return _Difference(f"the gradient of {where} differs by {worst:.1e}")
-    return narrowing, fast, logit_difference, worst
-
-
-def _ours(encoder: Encoder, batches: Sequence[tuple[np.ndarray, dict[str, Tensor]]], size: int, use: Use) -> _Outcome:
-    """The rows by our path."""
-    twin = encoder.model
-    if use == "predict":
-        with torch.no_grad():
-            parts = [encoder.predict(inputs) for _, inputs in batches]
-        return _Outcome(_in_order(batches, parts, size), None)
-    for parameter in twin.parameters():
-        parameter.grad = torch.zeros_like(parameter)  # as in training, where gradients are added up in place
-    parts = []
-    for group, inputs in batches:
-        logits = encoder.logits(encoder.embed(inputs), inputs)
-        (logits * _weights(size, logits)[group]).sum().backward()
-        parts.append(logits.detach())
-    return _Outcome(_in_order(batches, parts, size), _take_gradients(twin))
+    return (by_logits, worst) if worst <= TOLERANCE else f"the gradient of {where} differs by {worst:.1e}"
 
 
 def _proved(twin: nn.Module, batches: Sequence[tuple[np.ndarray, dict[str, Tensor]]]) -> Narrowing:
@@ -294,10 +314,10 @@ def _proved(twin: nn.Module, batches: Sequence[tuple[np.ndarray, dict[str, Tenso
     return prove_narrowing(twin, lambda: twin(**inputs).logits)
 
 
-def _is_stochastic(twin: nn.Module, rows: TokenSplit, device: torch.device, name: str) -> bool:
+def _is_stochastic(twin: nn.Module, rows: TokenSplit, name: str) -> bool:
     """Whether two passes in training mode differ; a model that differs in eval mode is refused."""
-    row = int(np.argmax(rows.lengths))
-    inputs = _to(collate(rows, np.array([row]), Padding()), device)
+    longest = np.array([int(np.argmax(rows.lengths))])
+    inputs = _to(collate(rows, longest, Padding()), next(twin.parameters()).device)
 
     def twice() -> bool:
         with torch.no_grad():
@@ -337,27 +357,6 @@ def _without_middle(length: int, wanted: int) -> np.ndarray:
     return np.concatenate([np.arange(head), np.arange(length - (wanted - head), length)])
 
 
-def _groups(rows: TokenSplit, padding: Padding) -> list[np.ndarray]:
-    """All rows in one batch, or those of equal length where nothing may be padded."""
-    places = np.arange(len(rows))
-    if padding.side != "none":
-        return [places]
-    return [places[rows.lengths == length] for length in np.unique(rows.lengths)]
-
-
-def _weights(size: int, logits: Tensor) -> Tensor:
-    """Random numbers that logits are summed with, the same for both paths."""
-    shape = (size, *logits.shape[1:])
-    return torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(logits)
-
-
-def _in_order(batches: Sequence[tuple[np.ndarray, Any]], parts: Sequence[Tensor], size: int) -> Tensor:
-    together = parts[0].new_empty((size, *parts[0].shape[1:]))
-    for (group, _), part in zip(batches, parts, strict=True):
-        together[torch.as_tensor(group)] = part
-    return together
-
-
 def _take_gradients(twin: nn.Module) -> dict[str, Tensor | None]:
     found = {name: parameter.grad for name, parameter in twin.named_parameters()}
     twin.zero_grad(set_to_none=True)
@@ -372,11 +371,6 @@ def first_line(error: Exception) -> str:
     """The kind of an exception and the first line of what it says."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
-
-
-@contextmanager
-def _nothing() -> Iterator[bool]:
-    yield False
 
 
 @contextmanager

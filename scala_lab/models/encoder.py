@@ -86,10 +86,13 @@ class Encoder:
     def logits(self, embeddings: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         """Outputs of the head, (samples, classes), in at least float32."""
         with replaced_embeddings(self._table, inputs["input_ids"], embeddings):
-            return self.predict(inputs)
+            return self._run(**inputs)
 
     def predict(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Outputs of the head from token ids."""
+        return self._run(**inputs)
+
+    def _run(self, **inputs: Tensor) -> Tensor:
         with (
             narrowed(self.model, self.narrowing),
             torch.autocast(self.device.type, self.autocast or torch.bfloat16, enabled=self.autocast is not None),
@@ -137,6 +140,8 @@ def replaced_embeddings(table: nn.Module, ids: Tensor, embeddings: Tensor) -> It
     Raises:
         UserError: Inside the block the model asked for other ids, or never asked.
     """
+    if embeddings.shape[:2] != ids.shape:
+        raise ValueError(f"{tuple(ids.shape)} tokens have no embeddings of shape {tuple(embeddings.shape)}")
     asked_before = table.__dict__.get("forward")
     look_up = table.forward
     tokens, used = ids.shape[1], False

@@ -81,7 +81,7 @@ def _vocabulary(model: PreTrainedModel) -> int:
     try:
         return int(model.get_input_embeddings().weight.shape[0])  # type: ignore[union-attr]
     except (AttributeError, NotImplementedError):
-        return int(model.config.get_text_config().vocab_size)
+        return int(getattr(model.config.get_text_config(), "vocab_size", 1 << 31))
 
 
 def check_rows(model: PreTrainedModel, splits: Iterable[TokenSplit], source: str) -> None:

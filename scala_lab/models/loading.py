@@ -25,12 +25,17 @@ T = TypeVar("T")
 
 def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
     """The tokenizer that belongs to a model."""
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer, TokenizersBackend
+    from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
     location = locate_model(model)
     # read first, because the tokenizer's loader reads it too and would put its faults down to the tokenizer
     _from_pretrained(AutoConfig.from_pretrained, location, "config.json")
     tokenizer = _from_pretrained(AutoTokenizer.from_pretrained, location, "its tokenizer")
+    settings = _from_pretrained(get_tokenizer_config, location, "tokenizer_config.json")
+    if settings.get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast") and type(tokenizer) is not TokenizersBackend:
+        # for some model types AutoTokenizer takes their usual class, which does not know the words of the file
+        tokenizer = _from_pretrained(TokenizersBackend.from_pretrained, location, "its tokenizer")
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # what transformers makes up where the files are missing
         raise UserError(f"{model} has no tokenizer: expected tokenizer.json or the vocabulary beside config.json")
     return tokenizer
@@ -101,6 +106,13 @@ def _start_at(model: PreTrainedModel, fresh: Collection[str], value: float) -> N
     for name, parameter in model.named_parameters():
         if name in fresh and name.endswith("bias") and parameter.numel() == 1:
             torch.nn.init.constant_(parameter, value)
+
+
+def to_float64(model: torch.nn.Module) -> torch.nn.Module:
+    """Turn a model's weights into float64; mixtures of experts take the implementation that has float64 products."""
+    if getattr(getattr(model, "config", None), "_experts_implementation", None) not in (None, "eager"):
+        model.set_experts_implementation("eager")  # type: ignore[operator]
+    return model.double()
 
 
 def hidden_size(model: torch.nn.Module) -> int:

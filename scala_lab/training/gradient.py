@@ -42,8 +42,11 @@ class GradientBuffer:
         return dict(zip(STATISTICS, self._statistics.tolist(), strict=True))
 
     def clip(self, most: float) -> float:
-        """The gradient's norm; when `most` is positive and smaller, the gradient is scaled down to it."""
+        """The gradient's norm; when `most` is positive and smaller, the gradient is scaled down to it.
+
+        The factor is that of torch.nn.utils.clip_grad_norm_.
+        """
         norm = float(self.gradients.norm())
-        if 0 < most < norm:
-            self.gradients.mul_(most / norm)
+        if 0 < most < norm + 1e-6:
+            self.gradients.mul_(most / (norm + 1e-6))
         return norm

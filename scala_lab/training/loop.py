@@ -17,7 +17,7 @@ from scala_lab.errors import UserError
 from scala_lab.methods.delay import Settling
 from scala_lab.methods.pga import chosen_pga
 from scala_lab.methods.step import MicroBatch, Moment, build_step
-from scala_lab.models.loading import hidden_size
+from scala_lab.models.loading import hidden_size, to_float64
 from scala_lab.optim.build import build_optimizer, default_rate
 from scala_lab.optim.schedule import rate_factor, scaled_rate
 from scala_lab.spec import RunSpec
@@ -57,7 +57,7 @@ class Training:
         self.model, self.admission = load_model(spec, prepared)
         self.model.to(world.device)  # type: ignore[arg-type]
         if spec.machine.precision == "float64":
-            self.model.double()
+            to_float64(self.model)
         world.share_from_leader([tensor.data for tensor in self.model.parameters()])
         self.encoder = self.admission.encoder(self.model, _autocast(spec, world))
         self.step_function = build_step(spec.recipe.method, spec.recipe.options)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from scala_lab.errors import UserError
-from scala_lab.models.encoder import Encoder
+from scala_lab.models.encoder import Encoder, replaced_embeddings
 from scala_lab.models.loading import load_classifier, load_tokenizer
 from scala_lab.spec import RunSpec
 from scala_lab.tasks.registry import Task
@@ -64,17 +64,18 @@ def test_lookup_that_adds_in_place_has_the_stock_gradient(folder):
     assert not torch.equal(weight_of(ours).grad, earlier)
 
 
-def test_the_model_is_left_as_it_was_after_a_pass_and_after_a_fault(folder):
+def test_only_the_input_is_looked_up_elsewhere(folder):
     encoder, inputs = Encoder(load(folder)), batch(folder)
-    table = encoder.model.get_input_embeddings()
-    encoder.logits(encoder.embed(inputs), inputs)
-    assert "forward" not in vars(table)
-    with pytest.raises(UserError, match="other word embeddings"):
-        encoder.logits(encoder.embed(inputs), {**inputs, "input_ids": inputs["input_ids"].flip(0)[:, :1]})
+    table, ids, embeddings = encoder.model.get_input_embeddings(), inputs["input_ids"], encoder.embed(inputs)
+    encoder.logits(embeddings, inputs)
+    longer = torch.cat([ids, ids[:, :2]], dim=1)
+    with replaced_embeddings(table, ids, embeddings + 1):
+        assert torch.equal(table(longer), torch.cat([embeddings + 1, embeddings[:, :2]], dim=1))
+    with pytest.raises(UserError, match="other word embeddings"), replaced_embeddings(table, ids, embeddings):
+        table(ids.flip(0))
     with pytest.raises(UserError, match="does not look its word embeddings up"):
-        encoder.logits(
-            encoder.embed(inputs), {"inputs_embeds": encoder.embed(inputs), "attention_mask": inputs["attention_mask"]}
-        )
+        with replaced_embeddings(table, ids, embeddings):
+            pass
     assert "forward" not in vars(table)
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from scala_lab.errors import UserError
+from scala_lab.models.fit import settle_pad_token
 from scala_lab.models.loading import hidden_size, load_classifier, load_tokenizer
 from scala_lab.models.locate import locate_model, model_fingerprint
 from scala_lab.tasks.registry import Task
+from scala_lab.tasks.tokens import TokenSplit
 from tests.tiny import ARCHITECTURES, save_tiny_model
 
 TWO = Task("own", ("text",), "label", ("no", "yes"))
@@ -145,14 +148,16 @@ def test_encoder_with_holes_is_refused(model, part):
         load_classifier(str(model), TWO)
 
 
-def test_tokenizer_without_padding(model):
-    for name in ("tokenizer_config.json", "tokenizer.json"):
-        text = json.loads((model / name).read_text())
-        text.pop("pad_token", None)
-        text.pop("added_tokens_decoder", None)
-        (model / name).write_text(json.dumps(text))
-    with pytest.raises(UserError, match="has no padding token"):
-        load_tokenizer(str(model))
+def test_a_model_without_pad_token_is_given_one_that_no_row_has(model):
+    loaded, tokenizer = load_classifier(str(model), TWO), load_tokenizer(str(model))
+    rows = TokenSplit(np.arange(44, dtype=np.int32), np.array([0, 44]), None, np.zeros(1, np.int64))
+    assert settle_pad_token(loaded, tokenizer, [rows]) == 0, "its own is kept, whatever the rows"
+    loaded.config.pad_token_id = None
+    assert settle_pad_token(loaded, tokenizer, [rows]) == 44
+    assert loaded.config.pad_token_id == 44
+    loaded.config.pad_token_id = -1
+    with pytest.raises(UserError, match="whole vocabulary"):
+        settle_pad_token(loaded, tokenizer, [rows, TokenSplit(rows.ids + 1, rows.offsets, None, rows.labels)])
 
 
 def test_run_folder_stands_for_its_checkpoint(tmp_path, tiny_bert):
