@@ -16,7 +16,12 @@ import torch
 import transformers
 from transformers import CONFIG_MAPPING, AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
-from transformers.models.auto.tokenization_auto import tokenizer_class_from_name, TOKENIZER_MAPPING_NAMES
+from transformers.models.auto.tokenization_auto import (
+    MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS,
+    TOKENIZER_MAPPING_NAMES,
+    TokenizersBackend,
+    tokenizer_class_from_name,
+)
 
 from scala_lab.errors import UserError, nearest
 
@@ -26,6 +31,7 @@ WORDS = [f"w{number}" for number in range(40)]
 FIRST_WORD = 24  # the ids below it are for special tokens
 VOCABULARY = FIRST_WORD + len(WORDS)
 POSITIONS = 128
+LONGEST_ROW = 64
 WIDTH, HEADS, KEY_HEADS, LAYERS = 32, 4, 2, 2
 
 # each size with the names that architectures have for it
@@ -40,7 +46,10 @@ _SIZES = (
     (WIDTH, "cross_attention_hidden_size prediction_head_size"),
     (WIDTH // 2, "embedding_size input_embedding_size output_embedding_size entity_emb_size intra_bottleneck_size"),
     (WIDTH // 2, "pronunciation_embed_dim shape_embed_dim"),
-    (2 * WIDTH, "intermediate_size ffn_dim encoder_ffn_dim decoder_ffn_dim ffn_hidden_size hidden_dim d_inner d_ff dff"),
+    (
+        2 * WIDTH,
+        "intermediate_size ffn_dim encoder_ffn_dim decoder_ffn_dim ffn_hidden_size hidden_dim d_inner d_ff dff",
+    ),
     (2 * WIDTH, "n_inner feed_forward_size"),
     # attention within windows, short enough for a row of a few words to leave them
     (4, "sliding_window window_size local_attention keep_window_size attention_window"),
@@ -62,6 +71,7 @@ _SIZE_OF = {name: size for size, names in _SIZES for name in names.split()}
 
 _LATENT = {"num_key_value_heads": HEADS}  # every head has keys of its own, made from the latent vector
 _SPARSE = {"block_size": 2, "num_random_blocks": 1}  # sparse attention from 15 tokens on
+_ONE_SEGMENT = {"type_vocab_size": 1}  # as all published checkpoints have it
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 
 EXTRAS: dict[str, dict[str, Any]] = {
@@ -70,11 +80,13 @@ EXTRAS: dict[str, dict[str, Any]] = {
     "big_bird": _SPARSE,
     "bigbird_pegasus": _SPARSE,
     "canine": {"local_transformer_stride": 8},
+    "camembert": _ONE_SEGMENT,
     # its default has no rotation for any kind of layer and cannot be built
     "cohere_compass_text": {
         "layer_types": ["sliding_attention", "full_attention"],
         "rope_parameters": {"sliding_attention": _ROPE, "full_attention": None},
     },
+    "data2vec-text": _ONE_SEGMENT,
     # relative positions as all published checkpoints have them
     "deberta": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
     "deberta-v2": {
@@ -92,10 +104,12 @@ EXTRAS: dict[str, dict[str, Any]] = {
     "funnel": {"block_sizes": [1, 1]},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "gptj": {"rotary_dim": 4},
+    "ibert": _ONE_SEGMENT,
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
-    "jetmoe": {"num_key_value_heads": KEY_HEADS},
-    "layoutlmv3": {"coordinate_size": 6, "shape_size": 4},  # four coordinates and two shapes make up the width
-    "lilt": {"hidden_size": 48},  # a multiple of six coordinates and of the heads
+    "layoutlmv3": {**_ONE_SEGMENT, "coordinate_size": 6, "shape_size": 4},  # 4 coordinates + 2 shapes = width
+    "lilt": {**_ONE_SEGMENT, "hidden_size": 48},  # a multiple of six coordinates and of the heads
+    "longformer": _ONE_SEGMENT,
+    "luke": _ONE_SEGMENT,
     "markuplm": {"max_depth": 4, "xpath_unit_hidden_size": 8},
     "minicpm3": _LATENT,
     "mistral4": {**_LATENT, "head_dim": 16, "first_k_dense_replace": 1},
@@ -113,9 +127,12 @@ EXTRAS: dict[str, dict[str, Any]] = {
         "local_attn_chunk_length": 4,
         "lsh_attn_chunk_length": 4,
     },
+    "roberta": _ONE_SEGMENT,
+    "roberta-prelayernorm": _ONE_SEGMENT,
     "squeezebert": {"embedding_size": WIDTH},
     "t5": {"decoder_start_token_id": 0},  # as in every checkpoint, but not in the config's defaults
-    "xmod": {"default_language": "en_XX"},
+    "xlm-roberta": _ONE_SEGMENT,
+    "xmod": {**_ONE_SEGMENT, "default_language": "en_XX"},
     # two blocks that share their attention
     "zamba": {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2},
     "zamba2": {"n_mamba_heads": 4, "mamba_headdim": 16, "adapter_rank": 4},
@@ -143,7 +160,10 @@ def tiny_config(model_type: str, labels: int = 2, dropout: float = 0.0, **change
     far = sorted({number for number in _token_ids(default) if number >= FIRST_WORD})
     ids = {number: FIRST_WORD - len(far) + place for place, number in enumerate(far)}
     fields = {**_shrunk(default, dropout, ids), **EXTRAS.get(model_type, {})}
-    return type(default)(**{**fields, "num_labels": labels, **changes})
+    names = {number: f"class{number}" for number in range(labels)}
+    # the names go with the config into its file; without them a saved BART of two classes comes back with three
+    fields.update(id2label=names, label2id={name: number for number, name in names.items()})
+    return type(default)(**{**fields, **changes})
 
 
 def _is_token_id(name: str) -> bool:
@@ -186,3 +206,91 @@ def tiny_classifier(
         torch.manual_seed(seed)
         model = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
     return model.eval()
+
+
+def save_tiny(
+    folder: Path | str, model_type: str, labels: int = 2, dropout: float = 0.0, seed: int = 0, **changes: Any
+) -> Path:
+    """Save a tiny classifier and a tokenizer of the words w0 to w39, as `from_pretrained` loads them."""
+    model = tiny_classifier(model_type, labels, dropout, seed, **changes)
+    model.save_pretrained(folder)
+    _tokenizer(model).save_pretrained(folder)
+    return Path(folder)
+
+
+def is_decoder(model_type: str) -> bool:
+    """Whether an architecture reads from left to right, as a language model that writes text does."""
+    writes = model_type in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or model_type == "mistral4"
+    fills_in = model_type in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES or model_type == "xlnet"
+    return writes and not fills_in
+
+
+def _tokenizer(model: PreTrainedModel) -> transformers.PreTrainedTokenizerFast:
+    """One token per word, and the special tokens of the model's config around a row as its architecture has them.
+
+    Encoders read [CLS] words [SEP], XLNet words [SEP] [CLS], encoder-decoders words [EOS], decoders words alone. A
+    decoder whose config has no padding token gets none.
+    """
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    config, model_type = model.config.get_text_config(), model.config.model_type
+    own = tokenizer_class_from_name(TOKENIZER_MAPPING_NAMES.get(model_type) or "TokenizersBackend")
+    if own and model_type in MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS and own is not TokenizersBackend:
+        return _byte_level(own)
+    ids: dict[str, int | None] = {}
+    for role in ("pad", "bos", "eos", "cls", "sep", "mask", "unk"):
+        number = getattr(config, f"{role}_token_id", None)
+        ids[role] = number[0] if isinstance(number, list) else number
+    missing = ["unk"]
+    if not is_decoder(model_type) and not model.config.is_encoder_decoder:
+        for role, other in (("cls", "bos"), ("sep", "eos")):
+            if ids[role] is None and ids[other] != ids["pad"]:
+                ids[role] = ids[other]
+        missing += [role for role in ("pad", "cls", "sep", "mask") if ids[role] is None]
+    free = sorted(set(range(FIRST_WORD)) - set(ids.values()))
+    ids.update(zip(missing, free, strict=False))
+
+    names = [f"[unused{number}]" for number in range(FIRST_WORD)]
+    for role, number in ids.items():
+        if number is not None:
+            names[number] = f"[{role.upper()}]"
+    tokens = {role: names[number] for role, number in ids.items() if number is not None}
+    vocabulary = dict(zip(names + WORDS, range(VOCABULARY), strict=True))
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token=tokens["unk"]))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+
+    first, after, last = "", "", ""
+    if model.config.is_encoder_decoder:
+        after = tokens["eos"]
+    elif model_type == "xlnet":
+        after, last = tokens["sep"], f"{tokens['cls']}:2"
+    elif not is_decoder(model_type):
+        first, after = tokens["cls"], tokens["sep"]
+    if after:
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"{first} $A {after} {last}".split(),
+            pair=f"{first} $A {after} $B:1 {after}:1 {last}".split(),
+            special_tokens=[(name, vocabulary[name]) for name in set(tokens.values())],
+        )
+    reads_segments = "token_type_ids" in inspect.signature(model.forward).parameters and (
+        getattr(config, "type_vocab_size", 0) > 1 or model_type == "xlnet"
+    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        model_input_names=["input_ids", *["token_type_ids"] * reads_segments, "attention_mask"],
+        model_max_length=LONGEST_ROW,
+        padding_side=inspect.getattr_static(own, "padding_side", "right"),  # static: the class may need a package
+        **{f"{role}_token": name for role, name in tokens.items()},
+    )
+
+
+def _byte_level(own: type[Any]) -> transformers.PreTrainedTokenizerFast:
+    """A tokenizer of pieces, for architectures that AutoTokenizer loads with their own class whatever was saved.
+
+    A word is split into its letter and its digits. Padding is <|endoftext|>, also where the config has none.
+    """
+    space = "\u0120"  # as byte-level vocabularies write it
+    pieces = [space, "w", f"{space}w", *"0123456789"]
+    names = ["<|endoftext|>", *(f"[unused{number}]" for number in range(1, FIRST_WORD)), *pieces]
+    vocabulary = {name: number for number, name in enumerate(names)}
+    return own(vocab=vocabulary, merges=[(space, "w")], model_max_length=LONGEST_ROW)
