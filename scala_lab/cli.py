@@ -37,6 +37,9 @@ COMMANDS = {
     "calibrate": Command("scala_lab.commands.calibrate", "Calibrate", "this machine's speed, and time on more workers"),
     "launch": Command("scala_lab.commands.launch", "Launch", "a SLURM script for a run over several nodes"),
     "hosts": Command("scala_lab.commands.hosts", "OnHosts", "train over several hosts that are all on this machine"),
+    "architectures": Command(
+        "scala_lab.commands.architectures", "Architectures", "which architectures give the stock model's results"
+    ),
     "doctor": Command("scala_lab.commands.doctor", "Doctor", "what this machine has, and what is missing"),
 }
 

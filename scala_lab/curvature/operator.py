@@ -83,8 +83,9 @@ class HessianOperator:
 
     Args:
         model: A transformers model for sequence classification, or any module that takes the batches' entries
-            and returns an object with `logits`. H is that of the stock model on the batches as they are. Every pass runs in eval mode and computes attention by the
-            kernel that has a second derivative; the model itself is left as it was.
+            and returns an object with `logits`. H is that of the stock model on the batches as they are. Every pass
+            runs in eval mode and computes attention by the kernel that has a second derivative; the model itself is
+            left as it was.
         batches: Dicts as the model takes them, `labels` included; of any size, also unequal.
         parameters: Shell patterns of parameter names that restrict H to a block; default all that are trainable.
         budget: Bytes to keep for speed, of which a solver's vectors come first and retained graphs (of at most some
@@ -358,7 +359,9 @@ def _stock_product(
     loss = task_loss(stock_logits(twin, inputs, pad_token), labels, is_regression(twin, [labels])).mean()
     try:
         slopes = torch.autograd.grad(loss, weights, create_graph=True, allow_unused=True)
-        pairs = [(slope, piece.view_as(slope)) for slope, piece in zip(slopes, pieces, strict=True) if slope is not None]
+        pairs = [
+            (slope, piece.view_as(slope)) for slope, piece in zip(slopes, pieces, strict=True) if slope is not None
+        ]
         along = torch.stack([(slope * piece).sum() for slope, piece in pairs]).sum()
         bends = torch.autograd.grad(along, weights, allow_unused=True)
     except RuntimeError as error:

@@ -2,7 +2,7 @@
 
 A batch that was padded to its longest row is mostly padding for its shortest ones. Here its rows are sorted by length
 and cut where that is cheapest; each shard loses the columns that are padding in all of its rows. Masked columns do not
-enter a sample's loss, so nothing changes but rounding; `operator.proved_shortcuts` shows whether that is true of a model.
+enter a sample's loss, so nothing changes but rounding; `operator.proved_shortcuts` shows whether that is true.
 """
 
 from __future__ import annotations

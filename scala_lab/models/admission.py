@@ -34,8 +34,8 @@ TOLERANCE = 1e-9
 ROWS = 5
 """How many rows are tried."""
 
-MOST_TOKENS = 24
-"""Longer rows lose their middle, so that the test stays quick."""
+MOST_TOKENS, MOST_TOKENS_FORWARD = 24, 256
+"""Longer rows lose their middle, so that the test stays quick; less so where only logits are compared."""
 
 NEGLIGIBLE = 1e-4
 """A tensor's gradient is compared relative to its own largest entry, or to this share of the model's largest where
@@ -99,14 +99,18 @@ def admit(model: nn.Module, split: TokenSplit, pad_token: int, name: str, use: U
     Raises:
         UserError: No way is exact; the sentence says what differs.
     """
-    rows = _few_rows(split)
-    ids = torch.as_tensor(np.append(rows.ids, pad_token))
+    rows, long_rows = _few_rows(split, MOST_TOKENS), _few_rows(split, MOST_TOKENS_FORWARD)
+    ids = torch.as_tensor(np.append(long_rows.ids, pad_token))
     with Float64Islands(), _seeded():
         try:
-            own = _Trial(_float64_copy(model, ids), rows, "predict")
+            own = _Trial(_float64_copy(model, ids), long_rows, "predict")
             perturbed = _Trial(random_twin(model, ids), rows, use)
+        except UserError as error:
+            raise UserError(f"{name} is refused: {error}") from None
         except Exception as error:  # whatever a model's own code raises
-            raise UserError(f"{name}: transformers itself cannot run it on a row of this task: {first_line(error)}") from error
+            raise UserError(
+                f"{name}: transformers itself cannot run it on a row of this task: {first_line(error)}"
+            ) from error
         stochastic = _is_stochastic(perturbed.twin, rows, name)
         complaints: list[str] = []
         for side in ("right", "left", "none"):
@@ -182,11 +186,13 @@ class _UsedRows(nn.Embedding):
         table.__class__ = cls
         table.used = used
         padding = table.padding_idx
-        table.padding_idx = int((used < padding).sum()) if padding is not None and bool((used == padding).any()) else None
+        table.padding_idx = (
+            int((used < padding).sum()) if padding is not None and bool((used == padding).any()) else None
+        )
 
     def forward(self, input: Tensor) -> Tensor:
         """Look ids up."""
-        places = torch.searchsorted(self.used, input).clamp_max(len(self.used) - 1)
+        places = torch.searchsorted(self.used, input.contiguous()).clamp_max(len(self.used) - 1)
         return nn.functional.embedding(places, self.weight, self.padding_idx)
 
 
@@ -215,7 +221,10 @@ class _Trial:
     def __init__(self, twin: nn.Module, rows: TokenSplit, use: Use) -> None:
         self.twin, self.rows, self.use = twin, rows, use
         self.device = next(twin.parameters()).device
+        before = self._longest()
         self.stock = self._stock()
+        if not torch.allclose(self._longest(), before, rtol=TOLERANCE, atol=TOLERANCE):
+            raise UserError("its answer to a row depends on the rows that it was given before")
 
     def run(self, padding: Padding, fast: bool, narrowing: Narrowing | None = None) -> Admission | str | None:
         """Run the rows our way: the way if it is exact, else what differs; None where the fast way is the slow one.
@@ -239,6 +248,12 @@ class _Trial:
                 return f"it fails ({first_line(error)})"
         differences = _differences(found, self.stock)
         return differences if isinstance(differences, str) else Admission(padding, narrowing, own, True, *differences)
+
+    def _longest(self) -> Tensor:
+        """Logits of the longest row."""
+        row = np.array([int(np.argmax(self.rows.lengths))])
+        with torch.no_grad():
+            return self.twin(**_to(collate(self.rows, row, Padding()), self.device)).logits
 
     def _stock(self) -> _Outcome:
         """Each row alone by the model's own forward pass."""
@@ -333,14 +348,14 @@ def _is_stochastic(twin: nn.Module, rows: TokenSplit, name: str) -> bool:
         twin.eval()
 
 
-def _few_rows(split: TokenSplit) -> TokenSplit:
+def _few_rows(split: TokenSplit, most: int) -> TokenSplit:
     """Rows of several lengths: real ones from the shortest to the longest, without their middle where they are long.
 
     Where the data has one length only, further rows are cut shorter, so that padding is tried all the same.
     """
     order = np.argsort(split.lengths, kind="stable")
     chosen = order[np.unique(np.linspace(0, len(order) - 1, ROWS).astype(int))]
-    lengths = [min(int(length), MOST_TOKENS) for length in split.lengths[chosen]]
+    lengths = [min(int(length), most) for length in split.lengths[chosen]]
     if len(set(lengths)) < 3 and max(lengths) > 3:
         longest = int(order[-1])
         for shorter in (max(lengths) // 2 + 1, max(lengths) // 4 + 1):

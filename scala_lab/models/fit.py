@@ -79,7 +79,8 @@ def settle_pad_token(model: PreTrainedModel, tokenizer: Any, splits: Iterable[To
 def _vocabulary(model: PreTrainedModel) -> int:
     """Number of word embeddings; that of the config where the model has no table."""
     try:
-        return int(model.get_input_embeddings().weight.shape[0])  # type: ignore[union-attr]
+        table: Any = model.get_input_embeddings()
+        return int(table.weight.shape[0])
     except (AttributeError, NotImplementedError):
         return int(getattr(model.config.get_text_config(), "vocab_size", 1 << 31))
 

@@ -33,7 +33,10 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
     _from_pretrained(AutoConfig.from_pretrained, location, "config.json")
     tokenizer = _from_pretrained(AutoTokenizer.from_pretrained, location, "its tokenizer")
     settings = _from_pretrained(get_tokenizer_config, location, "tokenizer_config.json")
-    if settings.get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast") and type(tokenizer) is not TokenizersBackend:
+    if (
+        settings.get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast")
+        and type(tokenizer) is not TokenizersBackend
+    ):
         # for some model types AutoTokenizer takes their usual class, which does not know the words of the file
         tokenizer = _from_pretrained(TokenizersBackend.from_pretrained, location, "its tokenizer")
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # what transformers makes up where the files are missing

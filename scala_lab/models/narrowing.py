@@ -117,7 +117,7 @@ def prove_narrowing(model: nn.Module, run: Callable[[], Tensor]) -> Narrowing:
 
 
 def _watch(model: nn.Module, run: Callable[[], Tensor]) -> tuple[list[tuple[Call, Tensor, bool]], Tensor]:
-    """Calls of LayerNorm (with their input) and linear modules (with their output) in a forward pass, and its logits."""
+    """Calls of LayerNorm (with their input) and linear modules (with their output) in a forward pass; its logits."""
     calls: list[tuple[Call, Tensor, bool]] = []
     counts: Counter[str] = Counter()
 
@@ -129,7 +129,9 @@ def _watch(model: nn.Module, run: Callable[[], Tensor]) -> tuple[list[tuple[Call
     handles = []
     for name, module in model.named_modules():
         if isinstance(module, nn.LayerNorm):
-            handles.append(module.register_forward_pre_hook(lambda _, args, name=name: note(name, *args[:1] or (None,), True)))
+            handles.append(
+                module.register_forward_pre_hook(lambda _, args, name=name: note(name, next(iter(args), None), True))
+            )
         elif type(module) is nn.Linear:
             handles.append(module.register_forward_hook(lambda _, __, output, name=name: note(name, output, False)))
     try:

@@ -73,9 +73,9 @@ def test_only_the_input_is_looked_up_elsewhere(folder):
         assert torch.equal(table(longer), torch.cat([embeddings + 1, embeddings[:, :2]], dim=1))
     with pytest.raises(UserError, match="other word embeddings"), replaced_embeddings(table, ids, embeddings):
         table(ids.flip(0))
-    with pytest.raises(UserError, match="does not look its word embeddings up"):
-        with replaced_embeddings(table, ids, embeddings):
-            pass
+    never_asked = pytest.raises(UserError, match="does not look its word embeddings up")
+    with never_asked, replaced_embeddings(table, ids, embeddings):
+        pass
     assert "forward" not in vars(table)
 
 

@@ -146,5 +146,7 @@ def test_rows_of_one_token_decide_nothing(pool, narrow):
     model = Pooled(pool)
     assert proved(model, inputs_of(short)) == Narrowing()
     op = HessianOperator(model, [short, alike])
-    losses = [functional.cross_entropy(model(**inputs_of(part)).logits, long["labels"]).item() for part in (short, alike)]
+    losses = [
+        functional.cross_entropy(model(**inputs_of(part)).logits, long["labels"]).item() for part in (short, alike)
+    ]
     assert op.loss() == pytest.approx(sum(losses) / 2, rel=1e-12)

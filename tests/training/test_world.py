@@ -33,7 +33,9 @@ def test_evaluation_runs_each_row_once_and_to_the_same_bits_on_any_number_of_wor
     alone = predict_split(encoder, split, 4, Padding(0), World(0, 1, torch.device("cpu")))
     assert alone.shape == (53, 2)
     one_by_one = [
-        encoder.predict({k: v for k, v in evaluation.collate(split, np.array([row]), Padding(0)).items() if k != "labels"})
+        encoder.predict(
+            {k: v for k, v in evaluation.collate(split, np.array([row]), Padding(0)).items() if k != "labels"}
+        )
         for row in range(53)
     ]
     assert np.allclose(alone, torch.cat(one_by_one).detach().numpy(), atol=1e-5)

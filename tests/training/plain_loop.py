@@ -1,0 +1,113 @@
+"""Every recipe once more, as a plain loop over the stock model: one row at a time, unpadded, in float64.
+
+Nothing here is shared with the trainer but the random numbers (which must be the same), the order of rows, the
+optimizers (tested against the formulas elsewhere) and the schedule.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from scala_lab.methods.random_numbers import normal_noise, uniform_noise
+from scala_lab.optim.build import build_optimizer
+from scala_lab.optim.schedule import rate_factor
+from scala_lab.tasks.tokens import Padding, collate
+
+
+def plain_loop(model, training, steps):
+    """Train a stock model for some steps as the recipe's formulas say, with the rows that a trainer would take."""
+    spec, prepared = training.spec, training.data
+    options = dict(spec.recipe.options)
+    optimizer = build_optimizer(model, spec.optim, training.rate)
+    model.train()
+    for step in range(steps):
+        optimizer.zero_grad(set_to_none=True)
+        rows = training.plan.global_batch(step)
+        for row in rows:
+            batch = collate(prepared.train, np.array([row]), Padding())
+            label = batch.pop("labels")
+            one = Row(model, batch, label, prepared.task.regression, spec.seed, step, int(row))
+            (objective(one, spec.recipe.method, options) / len(rows)).backward()
+        if spec.optim.clip_norm:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), spec.optim.clip_norm)
+        for group in optimizer.param_groups:
+            group["lr"] = training.rate * rate_factor(step, training.steps, spec.optim.warmup)
+        optimizer.step()
+    return model
+
+
+class Row:
+    """One sample and the stock model."""
+
+    def __init__(self, model, inputs, label, regression, seed, step, number):
+        self.model, self.inputs, self.label, self.regression = model, inputs, label, regression
+        self.seed, self.step, self.number = seed, step, torch.tensor([number])
+
+    def embeddings(self):
+        return self.model.get_input_embeddings()(self.inputs["input_ids"])
+
+    def logits(self, embeddings):
+        rest = {name: value for name, value in self.inputs.items() if name != "input_ids"}
+        return self.model(inputs_embeds=embeddings, **rest).logits
+
+    def loss(self, logits):
+        if self.regression:
+            return (logits.squeeze() - self.label.double().squeeze()) ** 2
+        return functional.cross_entropy(logits, self.label)
+
+    def divergence(self, first, second):
+        if self.regression:
+            return ((first - second) ** 2).sum()
+        p, q = first.log_softmax(-1), second.log_softmax(-1)
+        return ((p.exp() - q.exp()) * (p - q)).sum()
+
+    def noise(self, kind):
+        _, length, width = self.embeddings().shape
+        return kind(self.seed, self.step, self.number, length, width, torch.float64)
+
+
+def objective(row, method, options):
+    if method == "freelb":
+        return freelb(row, options)
+    e = row.embeddings()
+    clean = row.logits(e)
+    loss = row.loss(clean)
+    if method == "rdrop":  # without dropout the second pass is the first
+        second = row.logits(e)
+        return (loss + row.loss(second)) / 2 + options["lambda_"] * row.divergence(clean, second) / 2
+    if "noise" not in options:
+        return loss
+    delta = scala_noise(row, e.detach(), clean.detach(), options)
+    return loss + options["lambda_"] * row.divergence(clean.detach(), row.logits(e + delta))
+
+
+def scala_noise(row, e, clean, options):
+    if options["noise"] == "none":
+        return torch.zeros_like(e)
+    start = row.noise(normal_noise)
+    if options["noise"] == "gaussian":
+        return options["omega"] * start
+    delta = (options["sigma"] * start).requires_grad_()
+    raised = row.divergence(clean, row.logits(e + delta))
+    (g,) = torch.autograd.grad(raised, delta)
+    if options["ascent"] == "normalized":
+        g = g / g.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(g.dtype).tiny)
+    return (delta.detach() + options["rho"] * g).clamp(-options["omega"], options["omega"])
+
+
+def freelb(row, options):
+    e = row.embeddings()
+    delta = row.noise(uniform_noise) * options["adv_init"] / e[0].numel() ** 0.5
+    total = 0.0
+    for k in range(options["adv_passes"]):
+        delta = delta.detach().requires_grad_()
+        loss = row.loss(row.logits(e + delta))
+        total = total + loss / options["adv_passes"]
+        if k + 1 < options["adv_passes"]:
+            (g,) = torch.autograd.grad(loss, delta, retain_graph=True)
+            moved = delta.detach() + options["adv_lr"] * g / g.norm().clamp_min(1e-8)
+            limit = options["adv_max_norm"]
+            delta = moved * (limit / moved.norm() if 0 < limit < moved.norm() else 1.0)
+    return total
