@@ -111,7 +111,7 @@ def admit(model: nn.Module, split: TokenSplit, pad_token: int, name: str, use: U
             raise UserError(
                 f"{name}: transformers itself cannot run it on a row of this task: {first_line(error)}"
             ) from error
-        stochastic = _is_stochastic(perturbed.twin, rows, name)
+        stochastic = _is_stochastic(perturbed.twin, rows, name, use)
         complaints: list[str] = []
         for side in ("right", "left", "none"):
             padding = Padding(pad_token, side)
@@ -329,21 +329,26 @@ def _proved(twin: nn.Module, batches: Sequence[tuple[np.ndarray, dict[str, Tenso
     return prove_narrowing(twin, lambda: twin(**inputs).logits)
 
 
-def _is_stochastic(twin: nn.Module, rows: TokenSplit, name: str) -> bool:
+def _is_stochastic(twin: nn.Module, rows: TokenSplit, name: str, use: Use) -> bool:
     """Whether two passes in training mode differ; a model that differs in eval mode is refused."""
     longest = np.array([int(np.argmax(rows.lengths))])
     inputs = _to(collate(rows, longest, Padding()), next(twin.parameters()).device)
 
-    def twice() -> bool:
-        with torch.no_grad():
-            first, second = (twin(**inputs).logits for _ in range(2))
-        return not torch.equal(first, second)
+    def answer(gradients: bool) -> list[Tensor]:
+        with torch.set_grad_enabled(gradients):
+            logits = twin(**inputs).logits
+        slopes = torch.autograd.grad(logits.square().sum(), twin.parameters(), allow_unused=True) if gradients else ()
+        return [logits, *(slope for slope in slopes if slope is not None)]
 
-    if twice():
+    def twice(gradients: bool) -> bool:
+        first, second = answer(gradients), answer(gradients)
+        return len(first) != len(second) or not all(map(torch.equal, first, second))
+
+    if twice(gradients=False):
         raise UserError(f"{name} is refused: it gives two answers to one row, although in eval mode")
     twin.train()
     try:
-        return twice()
+        return twice(gradients=use == "train")
     finally:
         twin.eval()
 

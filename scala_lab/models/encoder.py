@@ -151,6 +151,8 @@ def replaced_embeddings(table: nn.Module, ids: Tensor, embeddings: Tensor) -> It
         used = True
         if asked is ids or torch.equal(asked, ids):
             return embeddings
+        if torch.equal(asked, ids.T):  # XLNet puts tokens before samples
+            return embeddings.transpose(0, 1)
         if asked.ndim == 2 and torch.equal(asked[:, :tokens], ids):
             return torch.cat([embeddings, look_up(asked[:, tokens:], *args, **kwargs)], dim=1)
         raise UserError("it looks up other word embeddings than those of its input")
