@@ -109,6 +109,15 @@ class Encoder:
         finally:
             self.model.train(training)
 
+    @contextmanager
+    def full_precision(self) -> Iterator[None]:
+        """Run the block without autocast."""
+        autocast, self.autocast = self.autocast, None
+        try:
+            yield
+        finally:
+            self.autocast = autocast
+
 
 def _longer_than_one(rows: Mapping[str, Tensor]) -> bool:
     mask = rows.get("attention_mask")
