@@ -63,11 +63,14 @@ class ScalaStep:
         """Add the micro-batch's gradient."""
         if (now.epoch < self.delay and not now.settled) or self.lambda_ == 0:
             return PlainStep()(encoder, batch, now)
-        parts = halves(batch, now) if self.label_gradient else [(batch, now)]
+        outputs = encoder.model.config.num_labels
+        fused = chosen_pga(vars(self), outputs, encoder.drops_out) == "fused"
+        keeps_graph = self.label_gradient or (fused and self.target == "LP" and outputs > 2)
+        parts = halves(batch, now) if keeps_graph else [(batch, now)]
         with encoder.dropout_off() if self.masks == "off" else nullcontext():
-            return torch.stack([self._regularised(encoder, *part) for part in parts]).sum(0)
+            return torch.stack([self._regularised(encoder, *part, fused) for part in parts]).sum(0)
 
-    def _regularised(self, encoder: Encoder, batch: MicroBatch, now: Moment) -> Tensor:
+    def _regularised(self, encoder: Encoder, batch: MicroBatch, now: Moment, fused: bool) -> Tensor:
         with now.clock.phase("clean forward"):
             self._draw_masks(now, CLEAN)
             looked_up_BLD = encoder.embed(batch.inputs)
@@ -76,12 +79,11 @@ class ScalaStep:
             gamma_BC = encoder.logits(e_BLD, batch.inputs)
             f_B, slope_BC = loss_with_slope(gamma_BC, batch.labels, batch.regression)
 
-        fused = chosen_pga(vars(self), gamma_BC.shape[-1], encoder.drops_out) == "fused"
         further = self._further_vjps(e_BLD, gamma_BC, slope_BC, now) if fused else []
         if not self.label_gradient:
             with now.clock.phase("backward"):
                 (f_B.sum() * batch.share).backward()
-            # gamma is a constant from here on: the clean graph is gone before another one is built
+            # gamma is a constant from here on, and the clean graph is gone before another one is built
             gamma_BC, f_B = gamma_BC.detach(), f_B.detach()
 
         if fused:
@@ -90,13 +92,15 @@ class ScalaStep:
             delta_BLD, usable_B = self._select_noise(encoder, batch, e_BLD.detach(), gamma_BC.detach(), now)
 
         with now.clock.phase("adversarial forward"):
-            r_B = self._divergence(encoder, batch, now, e_BLD + delta_BLD, gamma_BC)
+            noisy_BLD = e_BLD + delta_BLD
+            del delta_BLD, further  # as much memory as embeddings each, which the pass to come can use
+            r_B = self._divergence(encoder, batch, now, noisy_BLD, gamma_BC)
             broken_B = ~torch.isfinite(r_B.detach())
             if broken_B.any():
                 del r_B
                 usable_B = usable_B & ~broken_B
-                delta_BLD = _keep(delta_BLD, usable_B)
-                r_B = self._divergence(encoder, batch, now, e_BLD + delta_BLD, gamma_BC)
+                noisy_BLD = torch.where(usable_B.view(-1, 1, 1), noisy_BLD, e_BLD)
+                r_B = self._divergence(encoder, batch, now, noisy_BLD, gamma_BC)
             r_B = torch.where(usable_B, r_B, 0.0)
 
         with now.clock.phase("backward"):
@@ -130,6 +134,7 @@ class ScalaStep:
             with now.clock.phase("inner backward"):
                 usable_B = usable_B & _finite(g_BLD)
                 delta_BLD = self._ascend(delta_BLD, _keep(g_BLD, usable_B), batch)
+                del g_BLD
         return _keep(delta_BLD, usable_B), usable_B
 
     def _further_vjps(self, e_BLD: Tensor, gamma_BC: Tensor, slope_BC: Tensor, now: Moment) -> list[Pulled]:
