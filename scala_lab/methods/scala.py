@@ -15,7 +15,7 @@ Objective, with x the weights, y the noise, gamma = Phi(x, xi) the clean predict
 - The inner passes never communicate, so the cost in messages is that of plain training.
 - With `ascent="literal"` and the paper's rho and omega the noise moves r by about 1e-9: what regularises then is the
   disagreement of independent dropout masks. `scala-effective` is the recipe in which the noise itself acts, and
-  `rdrop` is the control without noise.
+  `two-draws` is the control without noise.
 - `masks="off"` runs the whole step, clean pass included, without dropout from t_s on, since gamma enters r.
 - Reference: ScaLA, Algorithm 1.
 """
@@ -63,7 +63,7 @@ class ScalaStep:
         """Add the micro-batch's gradient."""
         if (now.epoch < self.delay and not now.settled) or self.lambda_ == 0:
             return PlainStep()(encoder, batch, now)
-        outputs = encoder.model.config.num_labels
+        outputs: int = encoder.model.config.num_labels  # type: ignore[assignment, union-attr]
         fused = chosen_pga(vars(self), outputs, encoder.drops_out) == "fused"
         keeps_graph = self.label_gradient or (fused and self.target == "LP" and outputs > 2)
         parts = halves(batch, now) if keeps_graph else [(batch, now)]
@@ -172,7 +172,7 @@ class ScalaStep:
         return delta_BLD.mul_(size).mul_(batch.mask_BL1)
 
     def _precise_label(self, encoder: Encoder, batch: MicroBatch, e_BLD: Tensor, now: Moment) -> Tensor:
-        """gamma as the inner passes would compute it: in full precision, with the clean pass's masks."""
+        """The label gamma as the inner passes would compute it: in full precision, with the clean pass's masks."""
         with now.clock.phase("inner forward"), torch.no_grad(), encoder.full_precision():
             self._draw_masks(now, CLEAN)
             return encoder.logits(e_BLD, batch.inputs)
