@@ -29,8 +29,7 @@ def cells(profile: Profile) -> list[Cell]:
     large = profile.large_batch
     return [
         *(cell for row in (LAMB, SCALA, TWO_DRAWS, ONE_DRAW, EFFECTIVE) for cell in side_cells(profile, row, large)),
-        *side_cells(profile, STRONG_TWO_DRAWS, large, profile.pair),
-        *side_cells(profile, RDROP, large),
+        *(cell for row in (STRONG_TWO_DRAWS, RDROP) for cell in side_cells(profile, row, large, profile.pair)),
     ]
 
 

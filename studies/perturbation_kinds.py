@@ -33,8 +33,11 @@ SCALA_LP = SCALA.named("ScaLA (LP)")
 
 def cells(profile: Profile) -> list[Cell]:
     """The paper's four rows, then LAMB without noise, our two controls, noise that acts, and R-Drop."""
-    rows = (BASELINE, GAUSSIAN, SCALA_GT, SCALA_LP, LAMB, TWO_DRAWS, ONE_DRAW, EFFECTIVE, RDROP)
-    return [cell for row in rows for cell in side_cells(profile, row, profile.large_batch)]
+    rows = (BASELINE, GAUSSIAN, SCALA_GT, SCALA_LP, LAMB, TWO_DRAWS, ONE_DRAW, EFFECTIVE)
+    return [
+        *(cell for row in rows for cell in side_cells(profile, row, profile.large_batch)),
+        *side_cells(profile, RDROP, profile.large_batch, profile.pair),
+    ]
 
 
 def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
