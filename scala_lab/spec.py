@@ -74,7 +74,7 @@ class RecipeSpec:
     """How a micro-batch becomes a gradient. Options left out are as the method's recipe says."""
 
     method: str = "scala"
-    """plain, lamb, scala, scala-effective, rdrop, gaussian, freelb or ngd."""
+    """plain, lamb, scala, scala-effective, two-draws, gaussian, rdrop, freelb or ngd."""
     delay: float | None = None
     """t_s: epochs (0-based, fractions allowed) before the noise starts; 0 is from the first step."""
     delay_rule: Literal["fixed", "settled"] | None = None
@@ -102,6 +102,8 @@ class RecipeSpec:
     """Dropout masks of one sample over the passes of a step."""
     label_gradient: bool | None = None
     """Let gradient flow through the clean prediction in the noise term as well."""
+    alpha: float | None = None
+    """R-Drop: weight of the divergence of the two passes beside their mean task loss."""
     adv_passes: int | None = None
     """FreeLB: number K of passes, with K-1 ascents between them."""
     adv_norm: Literal["l2", "linf"] | None = None
@@ -332,7 +334,9 @@ def _check(spec: RunSpec) -> None:
     at_least = {
         **dict.fromkeys(("batch_size", "micro_batch", "epochs", "workers", "threads", "pga_steps", "adv_passes"), 1),
         **dict.fromkeys(("train_samples", "eval_samples", "max_steps"), 1),
-        **dict.fromkeys(("heldout_samples", "delay", "lambda", "rho", "omega", "sigma", "seed", "data_seed"), 0),
+        **dict.fromkeys(
+            ("heldout_samples", "delay", "lambda", "alpha", "rho", "omega", "sigma", "seed", "data_seed"), 0
+        ),
         **dict.fromkeys(("weight_decay", "clip_norm", "eps", "min_weight_norm", "max_weight_norm"), 0),
         **dict.fromkeys(("adv_lr", "adv_init", "adv_max_norm", "warmup", "dropout", "beta1", "beta2"), 0),
         "max_length": 4,

@@ -1,7 +1,8 @@
 """Beyond the paper: what regularises in ScaLA, the noise or the dropout masks that differ between its two passes?
 
 The second pass of ScaLA differs from the clean one in the noise and, unless masks are shared, in its dropout masks.
-Each cause is switched off in turn, with the paper's rho and omega and with noise large enough to act.
+Each cause is switched off in turn, with the paper's rho and omega and with noise large enough to act. R-Drop, the
+published method that is nothing but two draws, stands beside them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from scala_lab.claims.noise import c21
 from scala_lab.report.accuracy_figures import dots_figure
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
 from scala_lab.study.discovery import main
-from scala_lab.study.rows import EFFECTIVE, LAMB, ONE_DRAW, RDROP, SCALA, side_cells
+from scala_lab.study.rows import EFFECTIVE, LAMB, ONE_DRAW, RDROP, SCALA, TWO_DRAWS, side_cells
 from scala_lab.study.tabulating import best_runs, notes, short, table_by_task
 
 if TYPE_CHECKING:
@@ -24,11 +25,11 @@ STRONG_TWO_DRAWS = EFFECTIVE.but("ScaLA-effective, two draws", masks="independen
 
 
 def cells(profile: Profile) -> list[Cell]:
-    """Both causes, each alone, neither; then the same with noise that acts."""
+    """Both causes, each alone, neither; then the same with noise that acts, and R-Drop."""
     large = profile.large_batch
     return [
-        *(cell for row in (LAMB, SCALA, RDROP, ONE_DRAW, EFFECTIVE) for cell in side_cells(profile, row, large)),
-        *side_cells(profile, STRONG_TWO_DRAWS, large, profile.pair),
+        *(cell for row in (LAMB, SCALA, TWO_DRAWS, ONE_DRAW, EFFECTIVE) for cell in side_cells(profile, row, large)),
+        *(cell for row in (STRONG_TWO_DRAWS, RDROP) for cell in side_cells(profile, row, large, profile.pair)),
     ]
 
 
@@ -48,7 +49,8 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
                 *notes(profile, frame, best),
                 "r is the mean divergence between the two passes in the last step. ScaLA has the paper's rho and omega "
                 "and draws masks anew; 'two draws, no noise' is ScaLA without noise; 'noise, one draw' shares the "
-                "masks. ScaLA-effective has normalized ascent, shared masks and an earlier start.",
+                "masks. ScaLA-effective has normalized ascent, shared masks and an earlier start. R-Drop as published "
+                "draws twice from the first step on, and both passes learn the task.",
             ],
         )
     ]

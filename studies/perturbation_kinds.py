@@ -8,7 +8,18 @@ from scala_lab.claims.accuracy import c13
 from scala_lab.report.accuracy_figures import dots_figure
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
 from scala_lab.study.discovery import main
-from scala_lab.study.rows import BASELINE, EFFECTIVE, GAUSSIAN, LAMB, ONE_DRAW, RDROP, SCALA, SCALA_GT, side_cells
+from scala_lab.study.rows import (
+    BASELINE,
+    EFFECTIVE,
+    GAUSSIAN,
+    LAMB,
+    ONE_DRAW,
+    RDROP,
+    SCALA,
+    SCALA_GT,
+    TWO_DRAWS,
+    side_cells,
+)
 from scala_lab.study.tabulating import best_runs, notes, table_by_task
 from studies._paper_tables import TABLE_5, paper_frame
 
@@ -21,9 +32,12 @@ SCALA_LP = SCALA.named("ScaLA (LP)")
 
 
 def cells(profile: Profile) -> list[Cell]:
-    """The paper's four rows, then LAMB without noise, our two controls and noise that acts."""
-    rows = (BASELINE, GAUSSIAN, SCALA_GT, SCALA_LP, LAMB, RDROP, ONE_DRAW, EFFECTIVE)
-    return [cell for row in rows for cell in side_cells(profile, row, profile.large_batch)]
+    """The paper's four rows, then LAMB without noise, our two controls, noise that acts, and R-Drop."""
+    rows = (BASELINE, GAUSSIAN, SCALA_GT, SCALA_LP, LAMB, TWO_DRAWS, ONE_DRAW, EFFECTIVE)
+    return [
+        *(cell for row in rows for cell in side_cells(profile, row, profile.large_batch)),
+        *side_cells(profile, RDROP, profile.large_batch, profile.pair),
+    ]
 
 
 def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
@@ -39,7 +53,8 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
                 *notes(profile, frame, best),
                 "The baseline is AdamW, all other rows LAMB. Beyond the paper: LAMB without noise; 'two draws, no "
                 "noise': the divergence of two dropout draws alone; 'noise, one draw': the paper's noise with shared "
-                "masks; ScaLA-effective: noise large enough to act.",
+                "masks; ScaLA-effective: noise large enough to act; R-Drop as published: two draws from the first "
+                "step on, which both learn the task.",
             ],
         ),
         Tabulation("paper", paper_frame(TABLE_5, ("method",)), "Table 5 as the paper has it."),

@@ -74,7 +74,7 @@ def test_recipes_fill_in_their_options():
     assert (literal.recipe.ascent, literal.recipe.rho, literal.recipe.omega) == ("literal", 1e-4, 1e-5)
     assert (literal.recipe.masks, literal.recipe.delay, literal.recipe.lambda_) == ("independent", 5.0, 1.0)
     assert (effective.recipe.ascent, effective.recipe.masks, effective.recipe.delay) == ("normalized", "shared", 3.0)
-    assert spec(method="rdrop").resolved().recipe.noise == "none"
+    assert spec(method="two-draws").resolved().recipe.noise == "none"
     freelb = spec(method="freelb", task="qqp").resolved().recipe
     assert (freelb.adv_passes, freelb.adv_lr, freelb.adv_init, freelb.adv_max_norm) == (3, 0.2, 0.32, 0.7)
 

@@ -48,8 +48,10 @@ def run(options: Calibrate) -> int:
     from scala_lab.scaling.hosts import bits_per_second, why_not
 
     spec = options.spec.resolved()
-    if find_recipe(spec.recipe.method).step == "freelb":
-        raise UserError("calibrate: a projection knows plain steps and ScaLA's, not FreeLB's: choose another --method")
+    if find_recipe(spec.recipe.method).step not in ("plain", "scala"):
+        raise UserError(
+            f"calibrate: a projection knows plain steps and ScaLA's, not --method {spec.recipe.method}: choose another"
+        )
     if options.out is not None and options.out.is_dir():
         raise UserError(f"--out {options.out} is a folder: give the name of a file")
     for rate in options.rate:

@@ -63,17 +63,13 @@ class FreeLBStep:
                 f = task_loss(logits_BC, batch.labels, batch.regression).sum() / self.adv_passes
             with now.clock.phase("backward"):
                 (f * batch.share).backward()
-            loss = loss + f.detach()
-            if correct is None:
-                correct = correct_answers(logits_BC, batch.labels, batch.regression)
-            if k + 1 < self.adv_passes:
-                assert delta_BLD.grad is not None
-                with now.clock.phase("backward"):
-                    g_BLD = delta_BLD.grad * (self.adv_passes / batch.share)
-                    finite_B = torch.isfinite(g_BLD).flatten(1).all(1)
+                loss = loss + f.detach()
+                if correct is None:
+                    correct = correct_answers(logits_BC, batch.labels, batch.regression)
+                del e_BLD, logits_BC, f  # nothing of this pass is left when the next one starts
+                if k + 1 < self.adv_passes:
+                    delta_BLD, finite_B = self._ascend(delta_BLD, batch)
                     usable_B = usable_B & finite_B
-                    g_BLD = torch.where(finite_B.view(-1, 1, 1), g_BLD, 0.0)
-                    delta_BLD = self._ascend(delta_BLD.detach(), g_BLD)
         assert correct is not None
         return statistics(loss=loss, correct=correct, noised=usable_B.sum(), skipped=(~usable_B).sum())
 
@@ -85,7 +81,15 @@ class FreeLBStep:
         tokens_B11 = batch.mask_BL1.sum(1, keepdim=True).to(e_BLD.dtype)
         return noise_BLD * (self.adv_init / (tokens_B11 * width).sqrt())
 
-    def _ascend(self, delta_BLD: Tensor, g_BLD: Tensor) -> Tensor:
+    def _ascend(self, delta_BLD: Tensor, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        """The noise of the next pass, and which samples had a finite gradient; the others keep their noise."""
+        assert delta_BLD.grad is not None
+        g_BLD = delta_BLD.grad * (self.adv_passes / batch.share)
+        finite_B = torch.isfinite(g_BLD).flatten(1).all(1)
+        g_BLD = torch.where(finite_B.view(-1, 1, 1), g_BLD, 0.0)
+        return self._moved(delta_BLD.detach(), g_BLD), finite_B
+
+    def _moved(self, delta_BLD: Tensor, g_BLD: Tensor) -> Tensor:
         if self.adv_norm == "linf":
             largest_B = g_BLD.abs().flatten(1).amax(1).clamp_min(FLOOR)
             delta_BLD = delta_BLD + self.adv_lr * g_BLD / largest_B.view(-1, 1, 1)

@@ -7,16 +7,20 @@ The divergence r is 0 at the clean input and grows with the square of the change
 so its gradient at delta_0 is 2 J' F J delta_0. F is 0 along (1, ..., 1), hence only J' on the C - 1 zero-sum
 directions q is needed: with g_q = J' q, both J delta_0 = sum of (g_q . delta_0) q and the result, a sum of g_q, follow.
 One of them comes for free: the clean backward computes J' (p - y). Two classes and regression need no other; three
-classes need one more pull through the clean graph.
+classes need one more pull through the clean graph, which comes before the backward, so that the backward frees the
+graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from functools import reduce
 
 import torch
 from torch import Tensor
+
+Pulled = tuple[Tensor, Tensor]
+"""A direction q and g_q = J' q."""
 
 SMALLEST_SLOPE = 1e-20
 """Below it, what the clean backward gives may have underflowed in float32."""
@@ -38,13 +42,21 @@ def loss_with_slope(logits_BC: Tensor, labels_B: Tensor, regression: bool) -> tu
     return lead_BC.logsumexp(-1), slope_BC
 
 
-def needs_graph(slope_BC: Tensor) -> bool:
-    """Whether `divergence_gradient` will pull through the clean graph after its backward."""
-    return slope_BC.shape[-1] > 2 or bool(_too_small(slope_BC).any())
+def further_directions(slope_BC: Tensor) -> list[Tensor]:
+    """Directions q whose g_q the clean backward does not give, so that they are to be pulled before it.
+
+    The second one of three classes; and the first one, if there are samples of which the backward leaves nothing.
+    """
+    first_BC = _first_direction(slope_BC)
+    further = [first_BC] if _too_small(slope_BC).any() else []
+    if slope_BC.shape[-1] > 2:
+        # the zero-sum direction at right angles to the first one
+        further.append(torch.linalg.cross(first_BC, torch.full_like(first_BC, 3**-0.5)))
+    return further
 
 
 def divergence_gradient(
-    logits_BC: Tensor, slope_BC: Tensor, pulled_BLD: Tensor, delta_BLD: Tensor, pull: Callable[[Tensor], Tensor]
+    logits_BC: Tensor, slope_BC: Tensor, pulled_BLD: Tensor, further: Sequence[Pulled], delta_BLD: Tensor
 ) -> Tensor:
     """The gradient of each sample's divergence at delta_0, by the noise.
 
@@ -52,22 +64,22 @@ def divergence_gradient(
         logits_BC: Clean outputs; one column means regression.
         slope_BC: Derivative of each sample's loss by its outputs.
         pulled_BLD: J' slope: the derivative of each sample's loss by its embeddings.
+        further: All of `further_directions` with their J' q.
         delta_BLD: The random start delta_0, 0 on padding.
-        pull: Gives J' q of each sample for q of shape (samples, classes).
     """
-    too_small_B = _too_small(slope_BC)
-    length_B1 = slope_BC.norm(dim=-1, keepdim=True).masked_fill(too_small_B.unsqueeze(-1), 1.0)
-    first_BC = torch.where(too_small_B.unsqueeze(-1), _some_direction(slope_BC), slope_BC / length_B1)
-    g_BLD = pull(first_BC) if too_small_B.any() else pulled_BLD / length_B1.unsqueeze(-1)
-    if slope_BC.shape[-1] <= 2:
-        directions = [(first_BC, g_BLD)]
-    else:
-        # the zero-sum direction at right angles to the first one
-        second_BC = torch.linalg.cross(first_BC, torch.full_like(first_BC, 3**-0.5))
-        directions = [(first_BC, g_BLD), (second_BC, pull(second_BC))]
+    directions = list(further)
+    if not _too_small(slope_BC).any():
+        directions.append((_first_direction(slope_BC), pulled_BLD / slope_BC.norm(dim=-1).view(-1, 1, 1)))
     moved_BC = _sum(_per_sample(g * delta_BLD).unsqueeze(-1) * q for q, g in directions)
     raised_BC = 2 * _apply_metric(logits_BC, moved_BC)
     return _sum((q * raised_BC).sum(-1).view(-1, 1, 1) * g for q, g in directions)
+
+
+def _first_direction(slope_BC: Tensor) -> Tensor:
+    """That of the slope, as a unit vector; any where there is next to none."""
+    too_small_B1 = _too_small(slope_BC).unsqueeze(-1)
+    length_B1 = slope_BC.norm(dim=-1, keepdim=True).masked_fill(too_small_B1, 1.0)
+    return torch.where(too_small_B1, _some_direction(slope_BC), slope_BC / length_B1)
 
 
 def _sum(terms: Iterable[Tensor]) -> Tensor:

@@ -1,6 +1,6 @@
 """The registry: which step function, optimizer and options each method name stands for.
 
-Three step functions and three optimizers make every method. A recipe names one of each and the options in
+Four step functions and three optimizers make every method. A recipe names one of each and the options in
 which it differs from the step's defaults. Nothing here imports torch, so help texts and sweeps can read it
 for free. A new method is one file with a step function and one line in `RECIPES`.
 """
@@ -18,6 +18,7 @@ STEP_FUNCTIONS: Mapping[str, str] = MappingProxyType(
     {
         "plain": "scala_lab.methods.plain:PlainStep",
         "scala": "scala_lab.methods.scala:ScalaStep",
+        "rdrop": "scala_lab.methods.rdrop:RDropStep",
         "freelb": "scala_lab.methods.freelb:FreeLBStep",
     }
 )
@@ -41,6 +42,7 @@ STEP_DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "masks": "independent",
             "label_gradient": False,
         },
+        "rdrop": {"alpha": 0.5},
         "freelb": {
             "masks": "shared",
             "adv_passes": 3,
@@ -81,14 +83,14 @@ _ALL = (
         {"ascent": "normalized", "rho": 1e-3, "omega": 1e-3, "masks": "shared", "delay": 3.0},
     ),
     Recipe(
-        "rdrop",
+        "two-draws",
         "scala",
         "lamb",
-        "control without noise: the disagreement of two dropout draws alone (published R-Drop also puts "
-        "cross-entropy on the second pass)",
+        "control without noise: the disagreement of two dropout draws alone",
         {"noise": "none", "masks": "independent"},
     ),
     Recipe("gaussian", "scala", "lamb", "control: Gaussian noise of size omega, no ascent", {"noise": "gaussian"}),
+    Recipe("rdrop", "rdrop", "lamb", "R-Drop: two dropout draws that both learn the task and are drawn together"),
     Recipe("freelb", "freelb", "adamw", "FreeLB: K adversarial passes that all train the weights"),
     Recipe("ngd", "plain", "ngd", "normalized gradient descent per layer, the theorem's update"),
 )

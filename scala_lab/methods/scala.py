@@ -15,24 +15,25 @@ Objective, with x the weights, y the noise, gamma = Phi(x, xi) the clean predict
 - The inner passes never communicate, so the cost in messages is that of plain training.
 - With `ascent="literal"` and the paper's rho and omega the noise moves r by about 1e-9: what regularises then is the
   disagreement of independent dropout masks. `scala-effective` is the recipe in which the noise itself acts, and
-  `rdrop` is the control without noise.
+  `two-draws` is the control without noise.
 - `masks="off"` runs the whole step, clean pass included, without dropout from t_s on, since gamma enters r.
 - Reference: ScaLA, Algorithm 1.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from scala_lab.methods.fused import divergence_gradient, loss_with_slope, needs_graph
+from scala_lab.methods.fused import Pulled, divergence_gradient, further_directions, loss_with_slope
 from scala_lab.methods.pga import chosen_pga
 from scala_lab.methods.plain import PlainStep
 from scala_lab.methods.random_numbers import normal_noise
-from scala_lab.methods.step import MicroBatch, Moment, statistics
+from scala_lab.methods.step import MicroBatch, Moment, halves, statistics
 from scala_lab.methods.task_loss import correct_answers, output_divergence, task_loss
 from scala_lab.models.encoder import Encoder
 
@@ -62,42 +63,53 @@ class ScalaStep:
         """Add the micro-batch's gradient."""
         if (now.epoch < self.delay and not now.settled) or self.lambda_ == 0:
             return PlainStep()(encoder, batch, now)
-        if self.masks == "off":
-            with encoder.dropout_off():
-                return self._regularised(encoder, batch, now)
-        return self._regularised(encoder, batch, now)
+        outputs: int = encoder.model.config.num_labels  # type: ignore[assignment, union-attr]
+        fused = chosen_pga(vars(self), outputs, encoder.drops_out) == "fused"
+        keeps_graph = self.label_gradient or (fused and self.target == "LP" and outputs > 2)
+        parts = halves(batch, now) if keeps_graph else [(batch, now)]
+        with encoder.dropout_off() if self.masks == "off" else nullcontext():
+            return torch.stack([self._regularised(encoder, *part, fused) for part in parts]).sum(0)
 
-    def _regularised(self, encoder: Encoder, batch: MicroBatch, now: Moment) -> Tensor:
+    def _regularised(self, encoder: Encoder, batch: MicroBatch, now: Moment, fused: bool) -> Tensor:
         with now.clock.phase("clean forward"):
             self._draw_masks(now, CLEAN)
             looked_up_BLD = encoder.embed(batch.inputs)
             # all passes go through this copy, so that the table takes the gradients of all of them at once
             e_BLD = looked_up_BLD.detach().requires_grad_()
             gamma_BC = encoder.logits(e_BLD, batch.inputs)
+            f_B, slope_BC = loss_with_slope(gamma_BC, batch.labels, batch.regression)
 
-        if chosen_pga(vars(self), gamma_BC.shape[-1], encoder.drops_out) == "fused":
-            f, delta_BLD, usable_B = self._fused_noise(batch, e_BLD, gamma_BC, now)
+        further = self._further_vjps(e_BLD, gamma_BC, slope_BC, now) if fused else []
+        if not self.label_gradient:
+            with now.clock.phase("backward"):
+                (f_B.sum() * batch.share).backward()
+            # gamma is a constant from here on, and the clean graph is gone before another one is built
+            gamma_BC, f_B = gamma_BC.detach(), f_B.detach()
+
+        if fused:
+            delta_BLD, usable_B = self._fused_noise(batch, e_BLD, gamma_BC, slope_BC, further, now)
         else:
-            f = task_loss(gamma_BC, batch.labels, batch.regression).sum()
             delta_BLD, usable_B = self._select_noise(encoder, batch, e_BLD.detach(), gamma_BC.detach(), now)
 
-        label_BC = gamma_BC if self.label_gradient else gamma_BC.detach()
         with now.clock.phase("adversarial forward"):
-            r_B = self._divergence(encoder, batch, now, e_BLD + delta_BLD, label_BC)
+            noisy_BLD = e_BLD + delta_BLD
+            del delta_BLD, further  # as much memory as embeddings each, which the pass to come can use
+            r_B = self._divergence(encoder, batch, now, noisy_BLD, gamma_BC)
             broken_B = ~torch.isfinite(r_B.detach())
             if broken_B.any():
+                del r_B
                 usable_B = usable_B & ~broken_B
-                delta_BLD = _keep(delta_BLD, usable_B)
-                r_B = self._divergence(encoder, batch, now, e_BLD + delta_BLD, label_BC)
+                noisy_BLD = torch.where(usable_B.view(-1, 1, 1), noisy_BLD, e_BLD)
+                r_B = self._divergence(encoder, batch, now, noisy_BLD, gamma_BC)
             r_B = torch.where(usable_B, r_B, 0.0)
 
         with now.clock.phase("backward"):
-            g = self.lambda_ * r_B.sum() + (f if f.requires_grad else 0.0)  # a fused f has had its backward
+            g = self.lambda_ * r_B.sum() + (f_B.sum() if self.label_gradient else 0.0)
             (g * batch.share).backward()
             if looked_up_BLD.requires_grad:
                 looked_up_BLD.backward(e_BLD.grad)
             return statistics(
-                loss=f.detach(),
+                loss=f_B.detach().sum(),
                 correct=correct_answers(gamma_BC, batch.labels, batch.regression),
                 divergence=r_B.detach().sum(),
                 noised=usable_B.sum(),
@@ -115,41 +127,42 @@ class ScalaStep:
             delta_BLD = self._random_start(batch, e_BLD, now)
         if self.noise == "gaussian":
             return delta_BLD, usable_B
+        if encoder.autocast is not None and self.target == "LP":
+            gamma_BC = self._precise_label(encoder, batch, e_BLD, now)
         for t in range(self.pga_steps):
             g_BLD = self._inner_gradient(encoder, batch, e_BLD, gamma_BC, delta_BLD, now, t)
             with now.clock.phase("inner backward"):
                 usable_B = usable_B & _finite(g_BLD)
                 delta_BLD = self._ascend(delta_BLD, _keep(g_BLD, usable_B), batch)
+                del g_BLD
         return _keep(delta_BLD, usable_B), usable_B
 
-    def _fused_noise(
-        self, batch: MicroBatch, e_BLD: Tensor, gamma_BC: Tensor, now: Moment
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The task loss, backpropagated unless the label's gradient needs its graph, and the noise that falls out."""
-        with now.clock.phase("clean forward"):
-            f_B, slope_BC = loss_with_slope(gamma_BC, batch.labels, batch.regression)
-        pulls_later = self.label_gradient or (self.target == "LP" and needs_graph(slope_BC))
-        if self.label_gradient:
-            f = f_B.sum()
-            with now.clock.phase("inner backward"):
-                pulled_BLD = torch.autograd.grad(f, e_BLD, retain_graph=True)[0]
-        else:
-            f = f_B.detach().sum()
-            with now.clock.phase("backward"):
-                (f_B.sum() * batch.share).backward(retain_graph=pulls_later)
-                assert e_BLD.grad is not None
-                pulled_BLD = e_BLD.grad / batch.share
-
-        def pull(seed_BC: Tensor) -> Tensor:
-            return torch.autograd.grad(gamma_BC, e_BLD, seed_BC, retain_graph=True)[0]
-
+    def _further_vjps(self, e_BLD: Tensor, gamma_BC: Tensor, slope_BC: Tensor, now: Moment) -> list[Pulled]:
+        """What the fused way needs of the clean graph beside f's own backward, which comes last and frees it."""
+        if self.target == "GT":
+            return []
         with now.clock.phase("inner backward"):
+            return [(q_BC, _vjp(gamma_BC, e_BLD, q_BC)) for q_BC in further_directions(slope_BC)]
+
+    def _fused_noise(
+        self,
+        batch: MicroBatch,
+        e_BLD: Tensor,
+        gamma_BC: Tensor,
+        slope_BC: Tensor,
+        further: list[Pulled],
+        now: Moment,
+    ) -> tuple[Tensor, Tensor]:
+        """As `_select_noise`, without passes of its own."""
+        with now.clock.phase("inner backward"):
+            # f's backward, if it has been, left its derivative by the embeddings
+            g_BLD = _vjp(gamma_BC, e_BLD, slope_BC) if e_BLD.grad is None else e_BLD.grad / batch.share
             delta_BLD = self._random_start(batch, e_BLD.detach(), now)
             if self.target == "LP":
-                pulled_BLD = divergence_gradient(gamma_BC.detach(), slope_BC, pulled_BLD, delta_BLD, pull)
-            usable_B = _finite(pulled_BLD)
-            delta_BLD = self._ascend(delta_BLD, _keep(pulled_BLD, usable_B), batch)
-        return f, _keep(delta_BLD, usable_B), usable_B
+                g_BLD = divergence_gradient(gamma_BC.detach(), slope_BC, g_BLD, further, delta_BLD)
+            usable_B = _finite(g_BLD)
+            delta_BLD = self._ascend(delta_BLD, _keep(g_BLD, usable_B), batch)
+            return _keep(delta_BLD, usable_B), usable_B
 
     def _random_start(self, batch: MicroBatch, e_BLD: Tensor, now: Moment) -> Tensor:
         """Gaussian noise of size sigma (without ascent: omega), 0 on padding."""
@@ -157,6 +170,12 @@ class ScalaStep:
         _, length, width = e_BLD.shape
         delta_BLD = normal_noise(now.seed, now.step, batch.samples, length, width, e_BLD.dtype)
         return delta_BLD.mul_(size).mul_(batch.mask_BL1)
+
+    def _precise_label(self, encoder: Encoder, batch: MicroBatch, e_BLD: Tensor, now: Moment) -> Tensor:
+        """The label gamma as the inner passes would compute it: in full precision, with the clean pass's masks."""
+        with now.clock.phase("inner forward"), torch.no_grad(), encoder.full_precision():
+            self._draw_masks(now, CLEAN)
+            return encoder.logits(e_BLD, batch.inputs)
 
     def _inner_gradient(
         self,
@@ -170,7 +189,7 @@ class ScalaStep:
     ) -> Tensor:
         """d/d_delta of the SUM over samples: a sample's noise must not depend on the batch. No weight gradients."""
         delta_BLD = delta_BLD.detach().requires_grad_()
-        with now.clock.phase("inner forward"):
+        with now.clock.phase("inner forward"), encoder.full_precision():
             self._draw_masks(now, INNER + t)
             logits_BC = encoder.logits(e_BLD + delta_BLD, batch.inputs)
             if self.target == "GT":
@@ -196,6 +215,11 @@ class ScalaStep:
 
     def _draw_masks(self, now: Moment, draw: int) -> None:
         now.seed_dropout(CLEAN if self.masks == "shared" else draw)
+
+
+def _vjp(gamma_BC: Tensor, e_BLD: Tensor, q_BC: Tensor) -> Tensor:
+    """J' q of each sample, for the derivative J of its outputs by its embeddings; the graph stays."""
+    return torch.autograd.grad(gamma_BC, e_BLD, q_BC, retain_graph=True)[0]
 
 
 def _finite(values_BLD: Tensor) -> Tensor:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -39,6 +39,11 @@ class MicroBatch:
         """1 on real tokens, 0 on padding."""
         return self.inputs["attention_mask"].unsqueeze(-1)
 
+    def rows(self, places: slice) -> MicroBatch:
+        """Some of the samples, with the share they have in the global batch."""
+        inputs = {name: value[places] for name, value in self.inputs.items()}
+        return replace(self, inputs=inputs, labels=self.labels[places], samples=self.samples[places])
+
 
 @dataclass(frozen=True)
 class Moment:
@@ -70,6 +75,18 @@ class Moment:
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(seed)
+
+
+def halves(batch: MicroBatch, now: Moment) -> Iterator[tuple[MicroBatch, Moment]]:
+    """A micro-batch in two, for steps whose gradient needs the graphs of two passes at once.
+
+    Two graphs of half the samples take the memory of one graph of all of them. The second half draws its dropout masks
+    as a micro-batch of its own, whose number no other has. A single sample stays whole.
+    """
+    middle = (len(batch.labels) + 1) // 2
+    yield batch.rows(slice(middle)), now
+    if middle < len(batch.labels):
+        yield batch.rows(slice(middle, None)), replace(now, part=~now.part)
 
 
 STATISTICS = ("loss", "correct", "divergence", "noised", "skipped")

@@ -110,6 +110,15 @@ class Encoder:
         finally:
             self.model.train(training)
 
+    @contextmanager
+    def full_precision(self) -> Iterator[None]:
+        """Run the block without autocast."""
+        autocast, self.autocast = self.autocast, None
+        try:
+            yield
+        finally:
+            self.autocast = autocast
+
 
 def without_cache(model: nn.Module) -> dict[str, bool]:
     """The option by which a decoder keeps no keys and values for further tokens; none for other models."""

@@ -17,7 +17,7 @@ PLAIN = 3.0
 def passes_per_sample(spec: RunSpec, outputs: int | None = None) -> tuple[float, float]:
     """Cost of a sample in a step without noise, and in one with noise.
 
-    FreeLB: 3 for each of its K passes, in every step. ScaLA: see `noisy_passes`.
+    FreeLB: 3 for each of its K passes, R-Drop: 3 for each of its two, in every step. ScaLA: see `noisy_passes`.
 
     Args:
         spec: The run.
@@ -27,8 +27,8 @@ def passes_per_sample(spec: RunSpec, outputs: int | None = None) -> tuple[float,
     spec = spec.resolved()
     recipe = spec.recipe
     step = find_recipe(recipe.method).step
-    if step == "freelb":
-        cost = PLAIN * (recipe.adv_passes or 1)
+    if step in ("freelb", "rdrop"):
+        cost = PLAIN * (recipe.adv_passes or 2)
         return cost, cost
     if step == "plain":
         return PLAIN, PLAIN

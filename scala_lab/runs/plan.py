@@ -64,7 +64,7 @@ def _samples(rows: int, batch_size: int, steps_per_epoch: int, steps: int) -> in
 
 
 def _delay(spec: RunSpec) -> float:
-    """Epochs before the noise starts; FreeLB's cost is the same from the first step on."""
+    """Epochs before the noise starts; the costs of FreeLB and R-Drop are the same from the first step on."""
     if find_recipe(spec.recipe.method).step != "scala":
         return 0.0
     return math.inf if spec.recipe.lambda_ == 0 else spec.recipe.delay or 0.0

@@ -35,7 +35,7 @@ def test_constants_are_written_and_projected_to_more_workers(flags, tmp_path, ca
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        (["--method", "freelb"], "not FreeLB's"),
+        (["--method", "freelb"], "not --method freelb"),
         (["--rate", "fast"], "a link's rate is a number"),
         (["--out", "."], "is a folder"),
     ],

@@ -20,7 +20,12 @@ HEADS = [0, 2, 3]
 
 def fused_noise(step, encoder, batch):
     e = encoder.embed(batch.inputs).detach().requires_grad_()
-    return step._fused_noise(batch, e, encoder.logits(e, batch.inputs), moment())[1]
+    gamma = encoder.logits(e, batch.inputs)
+    f, slope = loss_with_slope(gamma, batch.labels, batch.regression)
+    further = step._further_vjps(e, gamma, slope, moment())
+    if not step.label_gradient:
+        (f.sum() * batch.share).backward()
+    return step._fused_noise(batch, e, gamma, slope, further, moment())[0]
 
 
 def exact_noise(step, encoder, batch):

@@ -150,7 +150,7 @@ def test_gradient_is_that_of_the_written_objective(tiny_bert, classes, label_gra
 
 def dropout_disagreement(folder, masks):
     encoder = make_encoder(folder, dropout=0.3)
-    found = make_step("rdrop", masks=masks)(encoder, make_batch(), moment())
+    found = make_step("two-draws", masks=masks)(encoder, make_batch(), moment())
     assert encoder.model.training
     return found[STATISTICS.index("divergence")]
 

@@ -24,6 +24,7 @@ def spec(method, **values):
         ("scala-effective", {"task": "mini-mnli"}, 7),  # three classes: one more pull through the clean graph
         ("scala-effective", {"pga": "exact"}, 8),
         ("gaussian", {}, 6),
+        ("two-draws", {}, 6),
         ("rdrop", {}, 6),
         ("freelb", {}, 9),
         ("freelb", {"adv_passes": 5}, 15),
@@ -32,7 +33,7 @@ def spec(method, **values):
 def test_passes_of_a_noisy_step(method, options, noisy):
     quiet, found = passes_per_sample(spec(method, **options))
     assert found == noisy
-    assert quiet == (noisy if method == "freelb" else 3)
+    assert quiet == (noisy if method in ("freelb", "rdrop") else 3)
 
 
 def record(run, noised=0, skipped=0, steps=60, rows=1000):

@@ -55,8 +55,10 @@ def metrics(spec, score):
 
 
 def noisy_epochs(spec):
-    """Epochs with noise: those after the delay, a settled loss counting as a delay of 2.5."""
+    """Epochs with noise: those after the delay, a settled loss counting as a delay of 2.5; R-Drop has no delay."""
     recipe = spec.recipe
+    if recipe.method == "rdrop":
+        return spec.optim.epochs
     if find_recipe(recipe.method).step != "scala" or recipe.lambda_ == 0:
         return 0
     return max(0, spec.optim.epochs - (2.5 if recipe.delay_rule == "settled" else recipe.delay))
@@ -65,6 +67,8 @@ def noisy_epochs(spec):
 def divergence(spec):
     """As measured on a real encoder: two draws give 6e-2, the paper's noise alone next to nothing."""
     recipe = spec.recipe
+    if recipe.method == "rdrop":
+        return 3e-2
     draws = 6e-2 if recipe.masks == "independent" else 0.0
     noise = 0.0 if recipe.noise == "none" else 1e4 * recipe.omega**2 * (recipe.ascent == "normalized") + 1e-9
     return draws + noise

@@ -1,0 +1,69 @@
+"""R-Drop: two passes with dropout masks of their own, which both learn the task and are drawn towards each other.
+
+Method card
+-----------
+Per sample, with p and q the predictions of the two passes and y the label:
+
+    (CE(p, y) + CE(q, y)) / 2  +  alpha * (KL(p || q) + KL(q || p)) / 2
+
+For regression, with outputs z_1 and z_2: ((z_1 - y)^2 + (z_2 - y)^2) / 2 + alpha * (z_1 - z_2)^2. Gradient flows
+through both passes everywhere.
+
+- Options: alpha. There is no delay and no noise: the masks are independent, and without dropout both passes are equal
+  and the step is a plain one at twice the cost.
+- Normalisation. The paper prints sums, CE + CE + alpha' * (KL + KL) / 2. This is half of that with alpha = alpha' / 2:
+  as the authors' own summary of the method has it, the task's part stays as large as in every other method, so that
+  losses, learning rates and clipping compare. The default alpha = 0.5 is alpha' = 1, the weight in the authors' code
+  for RoBERTa on GLUE, and the weight 1 of the squared difference beside two squared errors in their code for
+  regression. (Their code for BERT on GLUE adds KL summed over a micro-batch to means of the cross-entropy, so that its
+  weight grows with the micro-batch: not followed.)
+- Cost: 6F against 3F of a plain step, from the first step on. Both graphs are needed at once, so a micro-batch runs as
+  two halves, and memory stays that of a plain step.
+- The divergence in a run's record is KL(p || q) + KL(q || p), as for the other methods; the loss is the mean of both.
+- Beside it, `two-draws` is ScaLA's step without noise: the first pass alone learns the task, and is a constant label in
+  the divergence.
+- Reference: Liang et al., R-Drop: Regularized Dropout for Neural Networks, NeurIPS 2021.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from scala_lab.methods.step import MicroBatch, Moment, halves, statistics
+from scala_lab.methods.task_loss import correct_answers, output_divergence, task_loss
+from scala_lab.models.encoder import Encoder
+
+
+@dataclass(frozen=True)
+class RDropStep:
+    """Gradient of (1/B) * sum of the mean task loss of two passes plus alpha times their divergence."""
+
+    alpha: float
+
+    def __call__(self, encoder: Encoder, batch: MicroBatch, now: Moment) -> Tensor:
+        """Add the micro-batch's gradient."""
+        return torch.stack([self._train(encoder, half, then) for half, then in halves(batch, now)]).sum(0)
+
+    def _train(self, encoder: Encoder, batch: MicroBatch, now: Moment) -> Tensor:
+        with now.clock.phase("clean forward"):
+            e_BLD = encoder.embed(batch.inputs)
+            now.seed_dropout(0)
+            p_BC = encoder.logits(e_BLD, batch.inputs)
+        with now.clock.phase("adversarial forward"):
+            now.seed_dropout(1)
+            q_BC = encoder.logits(e_BLD, batch.inputs)
+            losses_2B = torch.stack([task_loss(z_BC, batch.labels, batch.regression) for z_BC in (p_BC, q_BC)])
+            f_B = losses_2B.mean(0)
+            r_B = output_divergence(p_BC, q_BC, batch.regression)
+            weight = self.alpha if batch.regression else self.alpha / 2
+        with now.clock.phase("backward"):
+            ((f_B + weight * r_B).sum() * batch.share).backward()
+            return statistics(
+                loss=f_B.detach().sum(),
+                correct=correct_answers(p_BC, batch.labels, batch.regression),
+                divergence=r_B.detach().sum(),
+                noised=len(batch.labels),
+            )
