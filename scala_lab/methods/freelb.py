@@ -74,8 +74,9 @@ class FreeLBStep:
         return statistics(loss=loss, correct=correct, noised=usable_B.sum(), skipped=(~usable_B).sum())
 
     def _start(self, e_BLD: Tensor, batch: MicroBatch, now: Moment) -> Tensor:
-        _, length, width = e_BLD.shape
-        noise_BLD = uniform_noise(now.seed, now.step, batch.samples, length, width, e_BLD.dtype) * batch.mask_BL1
+        width = e_BLD.shape[-1]
+        noise_BLD = uniform_noise(now.seed, now.step, batch.samples, batch.positions_BL, width, e_BLD.dtype)
+        noise_BLD = noise_BLD * batch.mask_BL1
         if self.adv_norm == "linf":
             return noise_BLD * self.adv_init
         tokens_B11 = batch.mask_BL1.sum(1, keepdim=True).to(e_BLD.dtype)

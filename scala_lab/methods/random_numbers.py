@@ -31,26 +31,38 @@ def _splitmix(state: int) -> int:
     return state ^ (state >> 31)
 
 
-def uniform_noise(seed: int, step: int, samples_B: Tensor, length: int, width: int, dtype: torch.dtype) -> Tensor:
-    """Numbers in (-1, 1), shape (samples, length, width)."""
-    bits_BLD = _bits(mix(seed, step), samples_B, length, width)
+def uniform_noise(
+    seed: int, step: int, samples_B: Tensor, positions_BL: Tensor, width: int, dtype: torch.dtype
+) -> Tensor:
+    """Numbers in (-1, 1), shape (samples, length, width).
+
+    Args:
+        seed: The run's seed.
+        step: Global step.
+        samples_B: Row number of each sample in the training set.
+        positions_BL: Place of each token in its row, counted without padding; (1, length) serves all samples.
+        width: Numbers per token.
+        dtype: Of the result.
+    """
+    bits_BLD = _bits(mix(seed, step), samples_B, positions_BL, width)
     # 32 bits as a signed integer, moved by half a step so that neither end nor 0 is hit
     return (bits_BLD.to(dtype) + 0.5) * (1.0 / 2**31)
 
 
-def normal_noise(seed: int, step: int, samples_B: Tensor, length: int, width: int, dtype: torch.dtype) -> Tensor:
-    """Standard normal numbers, shape (samples, length, width), by inverting the error function."""
-    uniform_BLD = uniform_noise(seed, step, samples_B, length, width, dtype)
+def normal_noise(
+    seed: int, step: int, samples_B: Tensor, positions_BL: Tensor, width: int, dtype: torch.dtype
+) -> Tensor:
+    """Standard normal numbers, by inverting the error function; see `uniform_noise`."""
+    uniform_BLD = uniform_noise(seed, step, samples_B, positions_BL, width, dtype)
     limit = 1.0 - torch.finfo(dtype).eps
     return uniform_BLD.clamp_(-limit, limit).erfinv_().mul_(math.sqrt(2.0))
 
 
-def _bits(key: int, samples_B: Tensor, length: int, width: int) -> Tensor:
+def _bits(key: int, samples_B: Tensor, positions_BL: Tensor, width: int) -> Tensor:
     """32 hashed bits per coordinate, as int32."""
     device = samples_B.device
-    positions_L = torch.arange(length, device=device)
     keys_BL = _splitmix_tensor(samples_B.to(torch.int64).unsqueeze(1) * _signed(_GOLDEN) + key)
-    keys_BL = _splitmix_tensor(keys_BL + positions_L * _signed(_GOLDEN))
+    keys_BL = _splitmix_tensor(keys_BL + positions_BL * _signed(_GOLDEN))
     low_BL, high_BL = keys_BL.to(torch.int32), (keys_BL >> 32).to(torch.int32)
     coordinates_D = torch.arange(width, device=device, dtype=torch.int32) * -1640531535
     bits = low_BL.unsqueeze(-1) + coordinates_D

@@ -167,8 +167,8 @@ class ScalaStep:
     def _random_start(self, batch: MicroBatch, e_BLD: Tensor, now: Moment) -> Tensor:
         """Gaussian noise of size sigma (without ascent: omega), 0 on padding."""
         size = self.omega if self.noise == "gaussian" else self.sigma
-        _, length, width = e_BLD.shape
-        delta_BLD = normal_noise(now.seed, now.step, batch.samples, length, width, e_BLD.dtype)
+        width, dtype = e_BLD.shape[-1], e_BLD.dtype
+        delta_BLD = normal_noise(now.seed, now.step, batch.samples, batch.positions_BL, width, dtype)
         return delta_BLD.mul_(size).mul_(batch.mask_BL1)
 
     def _precise_label(self, encoder: Encoder, batch: MicroBatch, e_BLD: Tensor, now: Moment) -> Tensor:

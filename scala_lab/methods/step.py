@@ -35,6 +35,15 @@ class MicroBatch:
     regression: bool
 
     @property
+    def positions_BL(self) -> Tensor:
+        """Place of each token in its row, counted without padding on the left; (1, length) where there is none."""
+        mask_BL = self.inputs["attention_mask"]
+        places_BL = torch.arange(mask_BL.shape[1], device=mask_BL.device).unsqueeze(0)
+        if bool(mask_BL[:, 0].all()):
+            return places_BL
+        return places_BL - (mask_BL.cumsum(1) == 0).sum(1, keepdim=True)
+
+    @property
     def mask_BL1(self) -> Tensor:
         """1 on real tokens, 0 on padding."""
         return self.inputs["attention_mask"].unsqueeze(-1)

@@ -111,7 +111,7 @@ def admit(model: nn.Module, split: TokenSplit, pad_token: int, name: str, use: U
             raise UserError(
                 f"{name}: transformers itself cannot run it on a row of this task: {first_line(error)}"
             ) from error
-        stochastic = _is_stochastic(perturbed.twin, rows, name, use)
+        stochastic = any(_is_stochastic(trial.twin, rows, use) for trial in (own, perturbed))
         complaints: list[str] = []
         for side in ("right", "left", "none"):
             padding = Padding(pad_token, side)
@@ -222,6 +222,8 @@ class _Trial:
         self.twin, self.rows, self.use = twin, rows, use
         self.device = next(twin.parameters()).device
         before = self._longest()
+        if not torch.equal(self._longest(), before):
+            raise UserError("it gives two answers to one row, although in eval mode")
         self.stock = self._stock()
         if not torch.allclose(self._longest(), before, rtol=TOLERANCE, atol=TOLERANCE):
             raise UserError("its answer to a row depends on the rows that it was given before")
@@ -236,11 +238,11 @@ class _Trial:
         """
         batches = [(group, _to(collate(self.rows, group, padding), self.device)) for group in self._groups(padding)]
         with own_attention(self.twin) if fast else nullcontext(False) as own:
-            if narrowing is None:
-                narrowing = _proved(self.twin, batches) if fast else Narrowing()
-                if fast and not own and narrowing.norm is None:
-                    return None
             try:
+                if narrowing is None:
+                    narrowing = _proved(self.twin, batches) if fast else Narrowing()
+                    if fast and not own and narrowing.norm is None:
+                        return None
                 found = self._ours(Encoder(self.twin, narrowing=narrowing), batches)
             except UserError as error:
                 return str(error)
@@ -329,8 +331,8 @@ def _proved(twin: nn.Module, batches: Sequence[tuple[np.ndarray, dict[str, Tenso
     return prove_narrowing(twin, lambda: twin(**inputs).logits)
 
 
-def _is_stochastic(twin: nn.Module, rows: TokenSplit, name: str, use: Use) -> bool:
-    """Whether two passes in training mode differ; a model that differs in eval mode is refused."""
+def _is_stochastic(twin: nn.Module, rows: TokenSplit, use: Use) -> bool:
+    """Whether two passes in training mode differ."""
     longest = np.array([int(np.argmax(rows.lengths))])
     inputs = _to(collate(rows, longest, Padding()), next(twin.parameters()).device)
 
@@ -340,17 +342,12 @@ def _is_stochastic(twin: nn.Module, rows: TokenSplit, name: str, use: Use) -> bo
         slopes = torch.autograd.grad(logits.square().sum(), twin.parameters(), allow_unused=True) if gradients else ()
         return [logits, *(slope for slope in slopes if slope is not None)]
 
-    def twice(gradients: bool) -> bool:
-        first, second = answer(gradients), answer(gradients)
-        return len(first) != len(second) or not all(map(torch.equal, first, second))
-
-    if twice(gradients=False):
-        raise UserError(f"{name} is refused: it gives two answers to one row, although in eval mode")
     twin.train()
     try:
-        return twice(gradients=use == "train")
+        first, second = answer(use == "train"), answer(use == "train")
     finally:
         twin.eval()
+    return len(first) != len(second) or not all(map(torch.equal, first, second))
 
 
 def _few_rows(split: TokenSplit, most: int) -> TokenSplit:

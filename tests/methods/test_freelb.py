@@ -20,7 +20,9 @@ def rewritten(encoder, batch, k, norm, adv_lr, init, max_norm):
     for sample, length in enumerate(LENGTHS):
         ids = batch.inputs["input_ids"][sample : sample + 1, :length]
         width = model.get_input_embeddings().embedding_dim
-        start = uniform_noise(7, 3, batch.samples[sample : sample + 1], length, width, torch.float64)
+        start = uniform_noise(
+            7, 3, batch.samples[sample : sample + 1], torch.arange(length)[None], width, torch.float64
+        )
         delta = start * init / (math.sqrt(length * width) if norm == "l2" else 1.0)
         for turn in range(k):
             delta = delta.detach().requires_grad_()

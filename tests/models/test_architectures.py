@@ -21,8 +21,8 @@ from scala_lab.models.architectures import (
 # sliding windows, padding on the left, decoders with and without a padding token, grouped keys, experts, Mamba blocks,
 # an encoder-decoder, byte-level pieces, text inside a larger config
 SORTS = (
-    "bert roberta albert deberta-v2 modernbert xlnet gpt2 llama mixtral jamba bart qwen2 gemma3 minicpm3 funnel"
-).split()
+    "bert roberta albert deberta-v2 modernbert xlnet gpt2 llama mixtral jamba bart qwen2 gemma3 minicpm3 funnel".split()
+)
 
 
 @pytest.fixture(scope="module")

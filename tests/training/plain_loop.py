@@ -65,7 +65,7 @@ class Row:
 
     def noise(self, kind):
         _, length, width = self.embeddings().shape
-        return kind(self.seed, self.step, self.number, length, width, torch.float64)
+        return kind(self.seed, self.step, self.number, torch.arange(length)[None], width, torch.float64)
 
 
 def objective(row, method, options):
@@ -76,7 +76,7 @@ def objective(row, method, options):
     loss = row.loss(clean)
     if method == "rdrop":  # without dropout the second pass is the first
         second = row.logits(e)
-        return (loss + row.loss(second)) / 2 + options["lambda_"] * row.divergence(clean, second) / 2
+        return (loss + row.loss(second)) / 2 + options["alpha"] * row.divergence(clean, second) / 2
     if "noise" not in options:
         return loss
     delta = scala_noise(row, e.detach(), clean.detach(), options)

@@ -1,0 +1,175 @@
+"""Which models are admitted, how they are run, and with what sentence the others are refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from scala_lab.cli import main
+from scala_lab.commands.architectures import compare_architecture
+from scala_lab.errors import UserError
+from scala_lab.models.admission import admit
+from scala_lab.models.architectures import save_tiny, tiny_classifier
+from scala_lab.models.narrowing import Narrowing
+from scala_lab.spec import RunSpec
+from scala_lab.tasks.tokens import TokenSplit
+from scala_lab.training import train
+from scala_lab.training.loop import Training
+from scala_lab.training.preparation import prepare
+from scala_lab.training.world import World
+from tests.tiny import write_rows
+
+LENGTHS = (3, 5, 9, 4, 12, 7)
+
+
+def make_rows(lengths=LENGTHS, seed=0):
+    """Random words of the tiny vocabulary."""
+    rng = np.random.default_rng(seed)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    ids = rng.integers(24, 64, offsets[-1]).astype(np.int32)
+    return TokenSplit(ids, offsets, None, np.zeros(len(lengths), np.int64))
+
+
+def padded_with_one(model_type, **changes):
+    model = tiny_classifier(model_type, **changes)
+    model.config.pad_token_id = 1
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model_type", "side", "narrow"),
+    [
+        ("bert", "right", True),
+        ("roberta", "right", True),
+        ("llama", "right", False),  # reads its last token
+        ("convbert", "none", True),  # its convolution reaches over the end of a row into the padding
+        ("fnet", "none", True),  # mixes all positions, padding too
+        ("doge", "none", False),  # chooses keys by a score, padding among them
+    ],
+)
+def test_the_fastest_exact_way_is_taken(model_type, side, narrow):
+    admission = admit(padded_with_one(model_type), make_rows(), 1, model_type)
+    assert admission.padding.side == side
+    assert (admission.narrowing != Narrowing()) == narrow
+    assert admission.logit_difference < 1e-12
+    assert admission.gradient_difference < 1e-10
+    assert ("padded on the right" in admission.note) == (side == "none")
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_model_that_reads_its_last_position_is_padded_on_the_other_side(side):
+    """The head takes the first or the last position, whatever is there; positions do not count."""
+
+    class Ends(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.head = torch.nn.Embedding(64, 4), torch.nn.Linear(4, 2)
+
+        def get_input_embeddings(self):
+            return self.table
+
+        def forward(self, input_ids, attention_mask):
+            x = self.table(input_ids) + (self.table(input_ids) * attention_mask[..., None]).sum(1, keepdim=True)
+            return type("Output", (), {"logits": self.head(x[:, 0 if side == "right" else -1].tanh())})()
+
+    torch.manual_seed(0)
+    assert admit(Ends(), make_rows(), 0, "ends").padding.side == side
+
+
+def test_rows_of_one_length_are_tried_with_padding_all_the_same():
+    assert admit(tiny_classifier("fnet"), make_rows((9,) * 6), 1, "fnet").padding.side == "none"
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("model_type", ["bert", "gpt2", "openai-gpt"])
+def test_dropout_is_seen_by_what_the_model_does(model_type, dropout):
+    """GPT-2 calls its rates resid_pdrop, embd_pdrop and attn_pdrop."""
+    model = padded_with_one(model_type, dropout=dropout)
+    assert admit(model, make_rows(), 1, model_type).stochastic == (dropout > 0)
+
+
+def hooked(change):
+    model = tiny_classifier("bert")
+    calls = []
+    model.classifier.register_forward_hook(lambda module, args, output: change(output, calls.append(0) or len(calls)))
+    return model
+
+
+REFUSED = {
+    "two answers to one row": lambda: hooked(lambda output, call: output * torch.rand(1)),
+    "depends on the rows that it was given before": lambda: hooked(lambda output, call: output * (1 + call // 3)),
+    "cannot run it on a row of this task": lambda: hooked(lambda output, call: output @ output),
+    "not one vector per token": lambda: tiny_classifier("ibert"),
+    "does not look its word embeddings up in its own table": lambda: tiny_classifier("mbart"),
+    "no table of word embeddings": lambda: tiny_classifier("perceiver"),
+}
+
+
+@pytest.mark.parametrize("sentence", REFUSED)
+def test_what_cannot_be_confirmed_is_refused_in_a_sentence(sentence):
+    rows = make_rows()
+    if "own table" in sentence:
+        rows.ids[rows.offsets[1:] - 1] = 2  # every row ends as encoder-decoders want it
+    with pytest.raises(UserError, match=sentence):
+        admit(REFUSED[sentence](), rows, 1, "model")
+
+
+@pytest.mark.parametrize(
+    "model_type", ["gpt2", "llama", "qwen2", "mistral", "opt", "gemma", "gpt_neox", "bloom", "phi"]
+)
+def test_decoders_equal_the_stock_model(model_type):
+    assert [one.use for one in compare_architecture(model_type) if not one.equal] == []
+
+
+@pytest.mark.parametrize(
+    "model_type", ["modernbert", "deberta-v2", "xlnet", "esm", "mixtral", "convbert", "longformer"]
+)
+def test_other_architectures_equal_the_stock_model(model_type):
+    assert [one.use for one in compare_architecture(model_type) if not one.equal] == []
+
+
+def test_the_command_prints_the_table_and_the_sentence(tmp_path, capfd):
+    assert main(["architectures", "bert", "ibert", "--markdown", str(tmp_path / "table.md")]) == 0
+    table = (tmp_path / "table.md").read_text()
+    assert "2 architectures, 1 equal to stock" in table
+    assert "| bert | equal to stock (" in table
+    assert "| ibert | refused (" in table
+    assert main(["architectures", "brt"]) == 2
+    assert "no classifier of type 'brt'" in capfd.readouterr().err
+
+
+def decoder_spec(folder, rows, **changes):
+    values = {"task": str(rows), "text_columns": ("text",), "label_column": "label", "eval_file": rows}
+    values |= {"model": str(folder), "method": "plain", "batch_size": 16, "epochs": 1, "lr": 1e-3, "threads": 1}
+    return RunSpec.of(**values, **changes).resolved()
+
+
+def test_the_loss_of_a_decoder_does_not_depend_on_the_micro_batch(tmp_path):
+    folder, rows = save_tiny(tmp_path / "gpt2", "gpt2"), write_rows(tmp_path / "rows.csv", 16)
+    losses = []
+    for micro_batch in (1, 64):
+        spec = decoder_spec(folder, rows, micro_batch=micro_batch, precision="float64")
+        training = Training(spec, prepare(spec), World(0, 1, torch.device("cpu")))
+        training.accumulate(0)
+        losses.append(training.gradient.statistics()["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-12)
+
+
+def test_a_trained_decoder_is_what_stock_transformers_loads_and_runs(tmp_path, capfd):
+    """Saved with the pad token that it was given, so that the stock model and tokenizer give its predictions."""
+    folder, rows = save_tiny(tmp_path / "gpt2", "gpt2"), write_rows(tmp_path / "rows.csv", 24)
+    result = train(decoder_spec(folder, rows), tmp_path / "run")
+    assert result.record["admission"]["gradient_difference"] < 1e-9
+    assert main(["evaluate", str(tmp_path / "run"), "--predictions", str(tmp_path / "found.jsonl")]) == 0
+    found = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
+    model = AutoModelForSequenceClassification.from_pretrained(result.checkpoint)
+    tokenizer = AutoTokenizer.from_pretrained(result.checkpoint)
+    texts = [line.split(",")[0] for line in rows.read_text().splitlines()[1:]]
+    with torch.no_grad():
+        expected = model(**tokenizer(texts, padding=True, return_tensors="pt")).logits
+    ours = torch.tensor([[row["output_0"], row["output_1"]] for row in found])
+    torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5 * float(expected.std()))
