@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,14 +23,14 @@ PHASES = (
 class Clock:
     """Adds up the seconds spent in each phase.
 
-    On CUDA a phase is bracketed by two events, so that measuring does not stop the queue; they are read
-    when the totals are asked for.
+    On CUDA a phase is bracketed by two events, so that measuring does not stop the queue. They are read once the
+    device has come past them; only who asks for totals waits for that.
     """
 
     def __init__(self, device_type: str = "cpu") -> None:
         self._cuda = device_type == "cuda"
         self._seconds: dict[str, float] = defaultdict(float)
-        self._events: list[tuple[str, Any, Any]] = []
+        self._events: deque[tuple[str, Any, Any]] = deque()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -43,6 +43,8 @@ class Clock:
             yield
             end.record()
             self._events.append((name, start, end))
+            while self._events and self._events[0][2].query():
+                self._read_first()
             return
         started = time.perf_counter()
         yield
@@ -54,10 +56,14 @@ class Clock:
             import torch
 
             torch.cuda.synchronize()
-            for name, start, end in self._events:
-                self._seconds[name] += start.elapsed_time(end) / 1000
-            self._events.clear()
+            while self._events:
+                self._read_first()
         return {name: self._seconds[name] for name in PHASES if name in self._seconds}
+
+    def _read_first(self) -> None:
+        """Count the oldest phase, which is over."""
+        name, start, end = self._events.popleft()
+        self._seconds[name] += start.elapsed_time(end) / 1000
 
     def add(self, totals: dict[str, float]) -> None:
         """Add seconds from an earlier part of the same run."""

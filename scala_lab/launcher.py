@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import NoReturn
 
 LAUNCHER = "SCALA_LAB_LAUNCHER"
@@ -30,6 +32,31 @@ def end_with_launcher() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="launcher-watch", daemon=True).start()
+
+
+def outlast_sigterm(has_more_to_say: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Let SIGTERM end this process only after a while, if there is something that it will note by itself.
+
+    torchrun sends it to all workers as soon as one of them has failed. Left alone, the first worker finds its
+    connection broken a moment later, and writes into the run's record whose fault it was.
+
+    A thread waits for the signal, because the main one may be in a library that never lets Python's handlers run.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+
+    def watch() -> None:
+        while signal.SIGTERM not in os.read(woken, 64):
+            pass
+        if has_more_to_say():
+            time.sleep(seconds)
+        os._exit(128 + signal.SIGTERM)
+
+    threading.Thread(target=watch, name="sigterm-watch", daemon=True).start()
 
 
 def launched_workers(asked: int) -> int:

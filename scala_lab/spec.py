@@ -178,8 +178,10 @@ class MachineSpec:
     """CPU threads per worker; default the cores shared evenly."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: CUDA where there is one."""
-    precision: Literal["float32", "bf16", "float64"] = "float32"
-    """bf16: autocast with float32 weights, where the device has it."""
+    precision: Literal["float32", "tf32", "bf16", "fp16", "float64"] = "float32"
+    """tf32: TF32 matrix products, on GPUs of compute capability 8.0 or newer. bf16, fp16: autocast with float32
+    weights, fp16 with a dynamic loss scale; both round activations, to 8 and 11 bits, and noise that is smaller than
+    that share of them, such as the paper's literal 1e-5, is rounded away. What the device lacks is refused."""
 
 
 @dataclass(frozen=True)

@@ -154,16 +154,17 @@ def _version(name: str) -> str:
 def _torch() -> list[Finding]:
     import torch
 
+    from scala_lab.precision import precisions
+
     findings = []
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     for number in range(gpus):
         device = torch.cuda.get_device_properties(number)
-        bf16 = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "no bf16"
-        findings.append(
-            Finding("torch", f"cuda:{number}", "ok", f"{device.name}, {device.total_memory / GIGABYTE:.1f} GB, {bf16}")
-        )
+        value = f"{device.name}, {device.total_memory / GIGABYTE:.1f} GB, {', '.join(precisions('cuda', number))}"
+        findings.append(Finding("torch", f"cuda:{number}", "ok", value))
     if not gpus:
         findings.append(Finding("torch", "CUDA", "absent", "no device: training runs on the CPU"))
+        findings.append(Finding("torch", "precisions", "ok", ", ".join(precisions("cpu"))))
     findings.append(Finding("torch", "threads", "ok", f"{torch.get_num_threads()} by default"))
     distributed = torch.distributed.is_available()
     for name, found in (

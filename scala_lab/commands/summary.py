@@ -28,7 +28,8 @@ def show_result(result: RunResult, already_finished: bool) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_row("run", f"{record['name']}  ({result.status})")
     if result.status == "diverged":
-        table.add_row("diverged", f"at step {record['steps_done']} of {record['steps']}: the loss is not finite")
+        why = record.get("error") or f"the loss is not finite at step {record['steps_done']}"
+        table.add_row("diverged", f"{why} of {record['steps']}")
     for split, metrics in result.metrics.items():
         table.add_row(split, describe_metrics({split: metrics}).removeprefix(f"{split} "))
     if record.get("best"):
@@ -44,6 +45,8 @@ def show_result(result: RunResult, already_finished: bool) -> None:
         table.add_row("time", _shares(timing["phases"]))
     if record.get("counts", {}).get("skipped_noise"):
         table.add_row("left out", f"{record['counts']['skipped_noise']} noise terms that were not finite")
+    if record.get("counts", {}).get("skipped_steps"):
+        table.add_row("skipped", f"{record['counts']['skipped_steps']} steps whose gradient overflowed in fp16")
     for file, count in record["skipped_rows"].items():
         table.add_row("malformed", f"{count} rows of {file} were passed over")
     if result.status == "finished":

@@ -50,6 +50,7 @@ def train_over_nodes(spec: RunSpec, out: Path, *, nodes: int, **options: Any) ->
         UserError: What the first worker to fail found wrong with the input.
         WorkerFailure: Anything else that ended the run.
     """
+    from scala_lab.training.faults import find_fault
     from scala_lab.training.launch import raise_failure
 
     workers, threads = spec.machine.workers // nodes, spec.machine.threads or 1
@@ -63,7 +64,7 @@ def train_over_nodes(spec: RunSpec, out: Path, *, nodes: int, **options: Any) ->
         command = [*per_node, "--kill-on-bad-exit=1", *torchrun, *meeting, "-m", "scala_lab.training.worker"]
         ended = subprocess.run([*command, json.dumps(job)], check=False)
         if ended.returncode != 0:
-            raise_failure(0, ended.returncode, Path(complaints), out)
+            raise_failure(find_fault(Path(complaints), spec.machine.workers, {}, ended.returncode), out)
 
 
 def _free_address() -> str:

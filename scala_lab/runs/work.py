@@ -148,6 +148,10 @@ def _start_afresh(threads: int) -> None:
 
 def _describe(error: Exception) -> tuple[str, str | None]:
     """A sentence, and for anything but a mistake of the user's also where it happened."""
+    from scala_lab.training.launch import WorkerFailure
+
     if isinstance(error, UserError):
         return str(error), None
+    if isinstance(error, WorkerFailure):
+        return error.fault.sentence, error.fault.trace or None
     return f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))

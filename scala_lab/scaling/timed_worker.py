@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from scala_lab.clock import PHASES
 from scala_lab.files import write_json
+from scala_lab.precision import AUTOCAST, matrix_products
 from scala_lab.runs.budget import passes_per_sample
 from scala_lab.scaling.flops import forward_flops, matmul_rate
 from scala_lab.scaling.step_model import planned_load
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 WAYS = (False, True)
 """With communication, and apart."""
-DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "float64": torch.float64}
+DTYPES = {"float32": torch.float32, "tf32": torch.float32, "float64": torch.float64, **AUTOCAST}
 
 
 class Apart(World):
@@ -149,7 +150,8 @@ def _meet(world: World) -> None:
 
 def _time(values: dict[str, Any]) -> None:
     specs = {name: RunSpec.from_dict(spec) for name, spec in values["specs"].items()}
-    found = time_steps(specs, values["steps"], values["warmup"])
+    with matrix_products(next(iter(specs.values())).machine.precision):
+        found = time_steps(specs, values["steps"], values["warmup"])
     if found:
         write_json(Path(values["found"]), found)
 

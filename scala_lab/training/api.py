@@ -13,14 +13,23 @@ import torch
 from scala_lab.launcher import orphaned
 from scala_lab.models.locate import locate_model
 from scala_lab.optim.lamb import Lamb
+from scala_lab.precision import matrix_products
 from scala_lab.spec import RunSpec
 from scala_lab.training.checkpoint import drop_state, save_checkpoint
 from scala_lab.training.environment import describe_environment, peak_memory_bytes
 from scala_lab.training.launch import Places, launch_workers
-from scala_lab.training.loop import Training
+from scala_lab.training.loop import Training, planned_steps
 from scala_lab.training.preparation import Prepared, load_model, prepare
 from scala_lab.training.progress import ConsoleReporter, Silent
-from scala_lab.training.run_folder import RunResult, RunWriter, check_folder, check_inputs, locked
+from scala_lab.training.run_folder import (
+    RunResult,
+    RunWriter,
+    check_folder,
+    check_inputs,
+    locked,
+    record_failure,
+    written_at,
+)
 from scala_lab.training.world import check_devices, join_world, started_by_launcher
 
 
@@ -65,13 +74,21 @@ def train(
     if spec.machine.workers > 1 and not started_by_launcher():
         check_devices(spec)
         load_model(spec, prepared)  # each worker loads it again; here a fault in it is found before any is started
-        return launch_workers(spec, folder, {**vars(options), "resume": resume}, places)
+        first_record = _first_record(spec, prepared)
+        return launch_workers(spec, folder, {**vars(options), "resume": resume}, first_record, places)
+    before = written_at(folder)
     world = join_world(spec)
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), matrix_products(spec.machine.precision):
             training = Training(spec, prepared, world)
             with locked(folder) if world.leads else nullcontext():
                 return _train_here(training, folder, options)
+    except Exception as error:
+        fault = world.fail(error)
+        begun = written_at(folder) != before  # what is found wrong before that leaves no run
+        if world.leads and not orphaned() and (begun or (world.size > 1 and fault.user_error is None)):
+            record_failure(folder, fault.sentence, _first_record(spec, prepared))
+        raise
     finally:
         world.leave()
 
@@ -89,18 +106,14 @@ def _train_here(training: Training, folder: Path, options: RunOptions) -> RunRes
     """This worker's part: train, then on the first worker write the checkpoint and the record."""
     spec, prepared, world = training.spec, training.data, training.world
     training.restore(folder / "state")
-    writer = RunWriter(folder, _first_record(spec, prepared, training)) if world.leads else None
+    writer = RunWriter(folder, _first_record(spec, prepared)) if world.leads else None
     if writer is not None:
-        writer.update(status="running")
+        writer.update(**_training_record(training))
         writer.start_log(training.progress.steps_done, options.tensorboard)
     try:
         with ConsoleReporter() if options.progress and world.leads else Silent() as reporter:
             reporter.begin(f"{spec.recipe.method} {spec.data.task}", training.steps, training.progress.steps_done)
             finite = training.run(writer, reporter, options.save_every)
-    except Exception as error:
-        if writer is not None and not orphaned():
-            writer.update(status="failed", error=f"{type(error).__name__}: {error}")
-        raise
     finally:
         if writer is not None:
             writer.close_log()
@@ -113,38 +126,49 @@ def _train_here(training: Training, folder: Path, options: RunOptions) -> RunRes
     return RunResult(folder, writer.record)
 
 
-def _first_record(spec: RunSpec, prepared: Prepared, training: Training) -> dict[str, Any]:
+def _first_record(spec: RunSpec, prepared: Prepared) -> dict[str, Any]:
+    """What is known of a run before it begins."""
     return {
         "id": spec.run_id,
         "name": spec.name,
         "status": "running",
         "spec": spec.to_dict(),
         "fingerprints": prepared.fingerprints,
-        "learning_rate": training.rate,
         "outputs": prepared.task.outputs,
-        "pga": training.pga,
-        "admission": training.admission.record(),
-        "steps": training.steps,
-        "steps_done": training.progress.steps_done,
+        "steps": planned_steps(spec, len(prepared.train)),
+        "steps_done": 0,
         "samples": {
             "train": len(prepared.train),
             "heldout": len(prepared.heldout) if prepared.heldout else 0,
             **{name: len(split) for name, split in prepared.evals.items()},
         },
         "skipped_rows": prepared.skipped_rows,
-        "parameters": sum(parameter.numel() for parameter in training.model.parameters()),
         "metrics": {},
         "environment": describe_environment(),
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
 
 
+def _training_record(training: Training) -> dict[str, Any]:
+    """What is known once the model is there and the saved state is read."""
+    return {
+        "learning_rate": training.rate,
+        "pga": training.pga,
+        "admission": training.admission.record(),
+        "steps_done": training.progress.steps_done,
+        "parameters": sum(parameter.numel() for parameter in training.model.parameters()),
+    }
+
+
 def _final_record(training: Training) -> dict[str, Any]:
     progress = training.progress
     counts = {"noised_samples": progress.noised, "skipped_noise": progress.skipped}
+    if training.loss_scale is not None:
+        counts["skipped_steps"] = progress.skipped_steps
     if isinstance(training.optimizer, Lamb):
         counts |= {f"weight_norms_{name}": count for name, count in training.optimizer.clip_counts().items()}
     return {
+        **({} if training.why_diverged is None else {"error": training.why_diverged}),
         "steps_done": progress.steps_done,
         "metrics": progress.metrics,
         "best": progress.best,

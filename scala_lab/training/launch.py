@@ -17,15 +17,27 @@ from typing import Any, NoReturn, Protocol
 from scala_lab.errors import UserError
 from scala_lab.launcher import LAUNCHER
 from scala_lab.spec import MachineSpec, RunSpec
-from scala_lab.training.run_folder import RunResult, read_run
+from scala_lab.training.faults import Fault, find_fault
+from scala_lab.training.run_folder import RunResult, read_run, record_failure, written_at
 from scala_lab.version import PACKAGE_PARENT
 
-USER_ERROR = ".user-error"
-"""Ending of a worker's complaint that is a sentence for the user; without it, the complaint is a traceback."""
+WORKER = "scala_lab.training.worker"
+"""The module that every worker of a run is."""
+
+GRACE_SECONDS = 5.0
+"""How long the others may take to end by themselves, and to say why, once a worker has ended badly."""
 
 
 class WorkerFailure(RuntimeError):
-    """A worker ended by a fault of the program or of the machine."""
+    """A worker ended by a fault of the program or of the machine.
+
+    Attributes:
+        fault: Which one, and why.
+    """
+
+    def __init__(self, fault: Fault, advice: str = "") -> None:
+        super().__init__(fault.sentence + advice)
+        self.fault = fault
 
 
 class Places(Protocol):
@@ -38,19 +50,28 @@ class Places(Protocol):
         ...
 
 
-def launch_workers(spec: RunSpec, out: Path, options: dict[str, Any], places: Places | None = None) -> RunResult:
-    """Have several workers train a run, and return what they left in `out`; see `run_workers`."""
+def launch_workers(
+    spec: RunSpec, out: Path, options: dict[str, Any], first_record: dict[str, Any], places: Places | None = None
+) -> RunResult:
+    """Have several workers train a run, and return what they left in `out`; see `run_workers`.
+
+    When they fail, the run's record says which worker it was and why; `first_record` is that of a run that fails
+    before it has one.
+    """
     job = {"spec": spec.to_dict(), "out": str(out), "options": options}
-    run_workers("scala_lab.training.worker", job, spec.machine, out, places)
+    before = written_at(out)
+    fault = _run(WORKER, job, spec.machine, places)
     result = read_run(out)
+    if fault is not None and (result is None or not result.ended):
+        if fault.user_error is None or written_at(out) != before:  # wrong input leaves a run as it was
+            record_failure(out, fault.sentence, first_record)
+        raise_failure(fault, out)
     if result is None:
-        raise WorkerFailure(f"the workers left no run in {out}")
+        raise WorkerFailure(Fault(f"the workers left no run in {out}"))
     return result
 
 
-def run_workers(
-    module: str, job: dict[str, Any], machine: MachineSpec, out: Path | None = None, places: Places | None = None
-) -> None:
+def run_workers(module: str, job: dict[str, Any], machine: MachineSpec, places: Places | None = None) -> None:
     """Run `python -m MODULE JOB` once per worker and wait; a worker leaves word of its fault in JOB's complaints.
 
     When one worker fails the others are stopped. Workers watch this process and end when it is gone.
@@ -59,23 +80,31 @@ def run_workers(
         module: Does its part by `scala_lab.training.worker.work`.
         job: Plain values.
         machine: How many workers, with how many threads each.
-        out: Folder of a run that can be resumed after a failure.
         places: Where the workers are started; default here.
 
     Raises:
-        UserError: What the first worker to fail found wrong with the input.
+        UserError: What the worker that failed first found wrong with the input.
         WorkerFailure: Anything else that ended a worker; its traceback has been printed.
     """
+    fault = _run(module, job, machine, places)
+    if fault is not None:
+        raise_failure(fault)
+
+
+def _run(module: str, job: dict[str, Any], machine: MachineSpec, places: Places | None) -> Fault | None:
+    """Run workers to their end, here or elsewhere; returns why they failed, None if all ended well."""
     start = _start_here if places is None else places.start
     with tempfile.TemporaryDirectory(prefix="scala-lab-") as complaints:
         arguments = ["-m", module, json.dumps({**job, "complaints": complaints})]
         workers = start(arguments, machine, _way_to_this_package())
         try:
-            failed = _wait(workers)
+            ended = _wait(workers)
         finally:
             _stop(workers)
-        if failed is not None:
-            raise_failure(failed, workers[failed].returncode, Path(complaints), out)
+        bad = [code for code in ended.values() if code]
+        if not bad:
+            return None
+        return find_fault(Path(complaints), machine.workers, ended if places is None else {}, bad[0])
 
 
 def _start_here(
@@ -106,34 +135,27 @@ def _way_to_this_package() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(PACKAGE_PARENT), os.environ.get("PYTHONPATH")]))}
 
 
-def _wait(workers: list[subprocess.Popen[bytes]]) -> int | None:
-    """The first worker that did not end well, or None when all did."""
-    running = dict(enumerate(workers))
-    while running:
-        for rank, worker in list(running.items()):
-            code = worker.poll()
-            if code is not None:
-                del running[rank]
-                if code != 0:
-                    return rank
-        time.sleep(0.05)
-    return None
+def _wait(workers: list[subprocess.Popen[bytes]]) -> dict[int, int]:
+    """Exit codes of the workers that end by themselves, in this order: of all, unless one of them ends badly."""
+    ended: dict[int, int] = {}
+    deadline = float("inf")
+    while len(ended) < len(workers) and time.monotonic() < deadline:
+        for rank, worker in enumerate(workers):
+            if rank not in ended and worker.poll() is not None:
+                ended[rank] = worker.returncode
+                if worker.returncode:
+                    deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+        time.sleep(0.02)
+    return ended
 
 
-def raise_failure(rank: int, code: int, complaints: Path, out: Path | None) -> NoReturn:
-    """Pass on what the worker that failed first said; another's fault often follows from it."""
-    said = sorted(complaints.iterdir(), key=lambda file: file.stat().st_mtime_ns)
-    if said:
-        text = said[0].read_text()
-        if said[0].suffix == USER_ERROR:
-            raise UserError(text)
-        rank = int(said[0].name)
-        print(text, file=sys.stderr, end="")
-        reason = f"failed ({text.strip().splitlines()[-1]})"
-    else:
-        reason = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+def raise_failure(fault: Fault, out: Path | None = None) -> NoReturn:
+    """Pass on why workers failed, in a run that can be resumed if `out` is given."""
+    if fault.user_error is not None:
+        raise UserError(fault.user_error)
+    print(fault.trace, file=sys.stderr, end="")
     advice = f"; give --resume to go on with the run in {out}" if out is not None else ""
-    raise WorkerFailure(f"worker {rank} {reason}{advice}")
+    raise WorkerFailure(fault, advice)
 
 
 def _stop(workers: list[subprocess.Popen[bytes]]) -> None:

@@ -20,6 +20,7 @@ from scala_lab.methods.step import MicroBatch, Moment, build_step
 from scala_lab.models.loading import hidden_size, to_float64
 from scala_lab.optim.build import build_optimizer, default_rate
 from scala_lab.optim.schedule import rate_factor, scaled_rate
+from scala_lab.precision import AUTOCAST, LossScale
 from scala_lab.spec import RunSpec
 from scala_lab.tasks.tokens import TokenSplit, collate
 from scala_lab.training.checkpoint import latest_state, load_state, save_state
@@ -42,6 +43,8 @@ class Progress:
     skipped: int = 0
     noise_start: float | None = None
     settling: dict[str, Any] | None = None
+    loss_scale: dict[str, Any] | None = None
+    skipped_steps: int = 0
     train_seconds: float = 0.0
     evaluation_seconds: float = 0.0
     phases: dict[str, float] = field(default_factory=dict)
@@ -59,13 +62,15 @@ class Training:
         if spec.machine.precision == "float64":
             to_float64(self.model)
         world.share_from_leader([tensor.data for tensor in self.model.parameters()])
-        self.encoder = self.admission.encoder(self.model, _autocast(spec, world))
+        self.encoder = self.admission.encoder(self.model, AUTOCAST.get(spec.machine.precision))
+        self.word_table: torch.Tensor = self.model.get_input_embeddings().weight  # type: ignore[assignment]
         self.step_function = build_step(spec.recipe.method, spec.recipe.options)
         self.pga = chosen_pga(spec.recipe.options, prepared.task.outputs, self.encoder.drops_out)
         width = hidden_size(self.model)
         self.rate = peak_rate(spec, width)
+        self.gradient = GradientBuffer(self.model.parameters(), world.size)
         self.optimizer = build_optimizer(self.model, spec.optim, self.rate)
-        self.gradient = GradientBuffer(self.model.parameters())
+        self.loss_scale = LossScale() if spec.machine.precision == "fp16" else None
         self.plan = BatchPlan(
             prepared.train.lengths,
             spec.batches.batch_size,
@@ -75,12 +80,11 @@ class Training:
             part_cost(width),
             equal_lengths=self.admission.padding.side == "none",
         )
-        self.steps = spec.optim.epochs * self.plan.steps_per_epoch
-        if spec.optim.max_steps:
-            self.steps = min(self.steps, spec.optim.max_steps)
+        self.steps = planned_steps(spec, len(prepared.train))
         self.settling = Settling.over(self.plan.steps_per_epoch) if spec.recipe.delay_rule == "settled" else None
         self.clock = Clock(world.device.type)
         self.progress = Progress()
+        self.why_diverged: str | None = None
 
     def restore(self, state_folder: Path) -> None:
         """Go on from the newest saved state, if there is one."""
@@ -89,6 +93,8 @@ class Training:
             self.progress = Progress(**load_state(state, self.model, self.optimizer))
             if self.progress.settling is not None:
                 self.settling = Settling(**self.progress.settling)
+            if self.progress.loss_scale is not None:
+                self.loss_scale = LossScale(**self.progress.loss_scale)
         starts = self.world.gather(self.progress.steps_done)
         if starts is not None and len(set(starts)) > 1:
             raise UserError(f"workers would resume at different steps {starts}: --out must be on a shared file system")
@@ -105,7 +111,7 @@ class Training:
         saved_at = time.monotonic()
         for step in range(self.progress.steps_done, self.steps):
             line = self._train_step(step)
-            finite = math.isfinite(line["loss"]) and math.isfinite(line["gradient_norm"])
+            finite = self._stayed_finite(line)
             if finite and self._ends_epoch(step):
                 self._evaluate(line)
             if writer is not None:
@@ -118,7 +124,23 @@ class Training:
                 saved_at = time.monotonic()
         if self.data.heldout is not None:
             self._measure({"heldout": self.data.heldout}, self.progress.metrics)
-        return all(math.isfinite(value) for split in self.progress.metrics.values() for value in split.values())
+        for name, metrics in self.progress.metrics.items():
+            if not all(map(math.isfinite, metrics.values())):
+                self.why_diverged = f"the metrics on {name} are not finite after step {self.steps}"
+        return self.why_diverged is None
+
+    def _stayed_finite(self, line: dict[str, Any]) -> bool:
+        """Whether the run can go on after a step: its loss and gradient are finite, or fp16 lowers its scale."""
+        if math.isfinite(line["gradient_norm"]):
+            if math.isfinite(line["loss"]):
+                return True
+        elif self.loss_scale is not None and not self.loss_scale.exhausted:
+            self.progress.skipped_steps += 1
+            return True
+        what = self.gradient.describe_broken(line["gradient_norm"])
+        lowest = "" if self.loss_scale is None else f" with a loss scale of {line['loss_scale']:g}"
+        self.why_diverged = f"{what}{lowest} at step {line['step']}"
+        return False
 
     def accumulate(self, step: int) -> np.ndarray:
         """Leave the step's mean gradient over all workers in the parameters; returns the rows of the global batch."""
@@ -134,23 +156,30 @@ class Training:
             part = index * self.world.size + self.world.rank
             now = Moment(self.spec.seed, step, epoch, part, self.clock, settled)
             self.gradient.count(self.step_function(self.encoder, batch, now))
+            self.gradient.mark(self.word_table)  # whose lookup adds to its gradient past autograd
         with self.clock.phase("all-reduce"):
-            self.world.sum(self.gradient.flat)
+            self.gradient.sum_over(self.world)
         return global_batch
 
     def update(self, step: int) -> tuple[float, float]:
         """Clip and apply the gradient, if it is finite; returns its norm and the learning rate."""
+        if self.loss_scale is not None:
+            self.gradient.divide(self.loss_scale.value)
         norm = self.gradient.clip(self.spec.optim.clip_norm or 0.0)
         rate = self.rate * rate_factor(step, self.steps, self.spec.optim.warmup)
         if math.isfinite(norm):
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
-            self.optimizer.step()
+            with self.gradient.only_reached():
+                self.optimizer.step()
+        if self.loss_scale is not None:
+            self.loss_scale.hear(norm)
         return norm, rate
 
     def _train_step(self, step: int) -> dict[str, Any]:
         """One global step, as a line for metrics.jsonl."""
         started = time.perf_counter()
+        scale = {} if self.loss_scale is None else {"loss_scale": self.loss_scale.value}
         rows = self.accumulate(step)
         with self.clock.phase("optimizer"):
             norm, rate = self.update(step)
@@ -165,6 +194,7 @@ class Training:
             "divergence": sums["divergence"] / sums["noised"] if sums["noised"] else None,
             "lr": rate,
             "gradient_norm": norm,
+            **scale,
             "samples_per_second": size / seconds,
         }
 
@@ -176,7 +206,8 @@ class Training:
         }
         labels = tensors.pop("labels")
         samples = torch.as_tensor(rows, device=device)
-        return MicroBatch(tensors, labels, samples, 1.0 / size, self.data.task.regression)
+        scale = 1.0 if self.loss_scale is None else self.loss_scale.value
+        return MicroBatch(tensors, labels, samples, scale / size, self.data.task.regression)
 
     def _count(self, step: int, rows: np.ndarray, sums: dict[str, float], seconds: float) -> None:
         progress = self.progress
@@ -188,7 +219,7 @@ class Training:
         progress.train_seconds += seconds
         if progress.noise_start is None and sums["noised"] + sums["skipped"]:
             progress.noise_start = step / self.plan.steps_per_epoch
-        if self.settling is not None:
+        if self.settling is not None and math.isfinite(sums["loss"]):
             self.settling.hear(sums["loss"] / len(rows))
 
     def _ends_epoch(self, step: int) -> bool:
@@ -222,7 +253,8 @@ class Training:
     def _save(self, writer: RunWriter) -> None:
         writer.sync_log()
         settling = None if self.settling is None else vars(self.settling)
-        position = {**vars(self.progress), "phases": self.phases(), "settling": settling}
+        scale = None if self.loss_scale is None else vars(self.loss_scale)
+        position = {**vars(self.progress), "phases": self.phases(), "settling": settling, "loss_scale": scale}
         save_state(writer.folder / "state", self.progress.steps_done, self.model, self.optimizer, position)
         writer.update(steps_done=self.progress.steps_done)
 
@@ -233,16 +265,14 @@ class Training:
         return {name: before.get(name, 0.0) + now.get(name, 0.0) for name in {**before, **now}}
 
 
+def planned_steps(spec: RunSpec, rows: int) -> int:
+    """Steps of a run on that many training rows; the last batch of an epoch may be smaller than the others."""
+    steps = spec.optim.epochs * -(-rows // spec.batches.batch_size)
+    return min(steps, spec.optim.max_steps or steps)
+
+
 def peak_rate(spec: RunSpec, width: int) -> float:
     """The learning rate that the spec means: given, given at B=32 and scaled, or the default for the encoder."""
     if spec.optim.lr is None:
         return default_rate(spec.optim.optimizer or "", width, spec.batches.batch_size)
     return scaled_rate(spec.optim.lr, spec.batches.batch_size, spec.optim.lr_scaling)
-
-
-def _autocast(spec: RunSpec, world: World) -> torch.dtype | None:
-    if spec.machine.precision != "bf16":
-        return None
-    if world.device.type == "cuda" and not torch.cuda.is_bf16_supported():
-        raise UserError("--precision bf16: this GPU has no bfloat16")
-    return torch.bfloat16

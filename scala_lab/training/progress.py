@@ -81,6 +81,8 @@ class ConsoleReporter:
         if line.get("accuracy") is not None:
             parts.append(f"accuracy {line['accuracy']:.1%}")
         parts += [f"lr {line['lr']:.2e}", f"{self._samples_per_second:,.0f} samples/s"]
+        if "loss_scale" in line:
+            parts.append(f"scale {line['loss_scale']:g}")
         status = "  ".join(parts)
         self._progress.update(self._task, completed=line["step"], status=status)
         if "eval" in line:

@@ -8,7 +8,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,29 @@ def locked(folder: Path) -> Iterator[None]:
         for unfinished in (*folder.glob(".run.json.*"), *folder.glob(".checkpoint.*")):  # a killed run's half writes
             shutil.rmtree(unfinished) if unfinished.is_dir() else unfinished.unlink()
         yield
+
+
+def written_at(folder: Path) -> int | None:
+    """When a run's record was last written, None where there is none: whether an attempt has got as far as that."""
+    try:
+        return (folder / "run.json").stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def record_failure(folder: Path, error: str, first_record: dict[str, Any] | None = None) -> None:
+    """Write into a run's record that it failed and why, unless another process is training in the folder by now.
+
+    Args:
+        folder: The run's.
+        error: Why.
+        first_record: To write if there is none yet.
+    """
+    with suppress(UserError), locked(folder):
+        present = read_run(folder)
+        record = present.record if present is not None else first_record
+        if record is not None:
+            write_json(folder / "run.json", {**record, "status": "failed", "error": error})
 
 
 class RunWriter:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,30 +12,26 @@ from typing import Any, NoReturn
 from scala_lab.errors import UserError
 from scala_lab.launcher import end_process
 from scala_lab.spec import RunSpec
-from scala_lab.training.launch import USER_ERROR
+from scala_lab.training.faults import complaint_of, leave_complaint
 
 
 def work(job: str, part: Callable[[dict[str, Any]], None]) -> NoReturn:
     """Do one worker's part of a job, a JSON object with the folder for complaints among its values, and end.
 
     A worker that fails says nothing itself, because the others fail with it: it leaves word of why, and the
-    launcher passes on the first one's.
+    launcher passes on the cause.
     """
     end_process(_outcome(json.loads(job), part))
 
 
 def _outcome(values: dict[str, Any], part: Callable[[dict[str, Any]], None]) -> int:
-    complaint = Path(values["complaints"]) / os.environ["RANK"]
     try:
         part(values)
-    except UserError as error:
-        complaint.with_suffix(USER_ERROR).write_text(str(error))
-        return 2
     except KeyboardInterrupt:
         return 130
-    except Exception:  # noqa: BLE001 - any fault is passed on
-        complaint.write_text(traceback.format_exc())
-        return 1
+    except Exception as error:  # noqa: BLE001 - any fault is passed on
+        leave_complaint(Path(values["complaints"]), complaint_of(int(os.environ["RANK"]), error))
+        return 2 if isinstance(error, UserError) else 1
     return 0
 
 

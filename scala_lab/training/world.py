@@ -9,10 +9,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from scala_lab.errors import UserError
-from scala_lab.launcher import end_with_launcher
+from scala_lab.launcher import end_with_launcher, outlast_sigterm
+from scala_lab.precision import check_precision
 from scala_lab.spec import RunSpec
+from scala_lab.training.faults import Fault, Words, complaint_of
+
+TIMEOUT = timedelta(minutes=10)
+"""How long a worker waits for the others before it gives up."""
 
 
 def started_by_launcher() -> bool:
@@ -22,11 +28,19 @@ def started_by_launcher() -> bool:
 
 @dataclass(frozen=True)
 class World:
-    """This process among the workers."""
+    """This process among the workers.
+
+    Attributes:
+        rank: Which one it is.
+        size: How many there are.
+        device: Where it computes.
+        words: By which workers that fail tell the first one why.
+    """
 
     rank: int
     size: int
     device: torch.device
+    words: Words | None = None
 
     @property
     def leads(self) -> bool:
@@ -52,6 +66,19 @@ class World:
         dist.gather_object(value, gathered, dst=0)
         return gathered
 
+    def fail(self, error: Exception) -> Fault:
+        """Leave word of this worker's error for the others; returns why the workers fail, as far as is known here.
+
+        To be called before `leave`: the others' errors follow from the end of this worker.
+        """
+        mine = complaint_of(self.rank, error)
+        if self.words is None:
+            return mine.fault(with_rank=self.size > 1)
+        if not self.leads:
+            self.words.leave(mine)
+        first = mine if mine.kind != "lost peer" else self.words.first()
+        return Fault(f"a worker ended without a word ({mine})", mine.trace) if first is None else first.fault()
+
     def leave(self) -> None:
         """End the worker group."""
         if self.size > 1 and dist.is_initialized():
@@ -70,8 +97,15 @@ def join_world(spec: RunSpec) -> World:
     if size > 1:
         end_with_launcher()
         backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=timedelta(minutes=10))
+        store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
+        dist.init_process_group(
+            backend, store=dist.PrefixStore("group", store), rank=rank, world_size=size, timeout=TIMEOUT
+        )
         dist.barrier()  # nobody writes before everybody has looked at the run's folder
+        words = Words(dist.PrefixStore("words", store))
+        if rank == 0:
+            outlast_sigterm(lambda: words.first() is not None)
+        return World(rank, size, device, words)
     return World(rank, size, device)
 
 
@@ -79,19 +113,20 @@ _VARIABLES = (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
 
 
 def check_devices(spec: RunSpec) -> None:
-    """Refuse more workers on this host than it has GPUs, where they are to run on GPUs."""
+    """Refuse more workers on this host than it has GPUs, where they are to run on GPUs, and a precision they lack."""
     if spec.machine.device == "cpu":
+        check_precision(spec.machine)
         return
     if not torch.cuda.is_available():
         raise UserError("--device cuda: this machine has no CUDA device that torch can use")
     here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", spec.machine.workers)), torch.cuda.device_count()
     if here > gpus:
         raise UserError(f"--device cuda: {here} workers on this host, but {gpus} GPUs; each needs its own")
+    check_precision(spec.machine)
 
 
 def _device(spec: RunSpec, local_rank: int) -> torch.device:
+    if spec.machine.device != "cpu" and torch.cuda.is_available():
+        torch.cuda.set_device(min(local_rank, torch.cuda.device_count() - 1))
     check_devices(spec)
-    if spec.machine.device == "cpu":
-        return torch.device("cpu")
-    torch.cuda.set_device(local_rank)
-    return torch.device("cuda", local_rank)
+    return torch.device("cpu") if spec.machine.device == "cpu" else torch.device("cuda", local_rank)

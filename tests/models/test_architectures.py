@@ -20,9 +20,23 @@ from scala_lab.models.architectures import (
 # one of each sort: segments, positions after the padding id, embeddings apart from the width, relative positions,
 # sliding windows, padding on the left, decoders with and without a padding token, grouped keys, experts, Mamba blocks,
 # an encoder-decoder, byte-level pieces, text inside a larger config
-SORTS = (
-    "bert roberta albert deberta-v2 modernbert xlnet gpt2 llama mixtral jamba bart qwen2 gemma3 minicpm3 funnel".split()
-)
+SORTS = [
+    "bert",
+    "roberta",
+    "albert",
+    "deberta-v2",
+    "modernbert",
+    "xlnet",
+    "gpt2",
+    "llama",
+    "mixtral",
+    "jamba",
+    "bart",
+    "qwen2",
+    "gemma3",
+    "minicpm3",
+    "funnel",
+]
 
 
 @pytest.fixture(scope="module")
