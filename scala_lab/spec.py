@@ -47,6 +47,8 @@ class DataSpec:
     """Your own file: the label is a number to predict, not a class."""
     eval_file: Path | None = None
     """Your own file: a second file to evaluate on; without it a seeded tenth of the rows is kept apart."""
+    label_names: tuple[str, ...] = ()
+    """The task's classes in the order of a trained checkpoint's outputs, where its config.json does not name them."""
     train_samples: int | None = None
     """Train on this many rows, drawn with data-seed; default all."""
     eval_samples: int | None = None
@@ -277,6 +279,8 @@ def _run_id(resolved: RunSpec, names_folder: bool) -> str:
     del data["data_dir"]
     data["task"] = Path(data["task"]).name
     data["eval_file"] = data["eval_file"] and Path(data["eval_file"]).name
+    if not data["label_names"]:  # ids of runs without it are those of before it was there
+        del data["label_names"]
     if names_folder:
         encoder["model"] = Path(encoder["model"]).name
     text = json.dumps([RESULT_VERSION, values], sort_keys=True)

@@ -40,6 +40,12 @@ def check_complete(model: PreTrainedModel, report: Mapping[str, Any], source: st
             )
 
 
+def has_fresh_head(model: PreTrainedModel, report: Mapping[str, Any]) -> bool:
+    """Whether anything between the encoder and the logits started fresh, since the checkpoint had no such head."""
+    fresh = (*report["missing_keys"], *(name for name, _, _ in report["mismatched_keys"]))
+    return any(not name.startswith(f"{model.base_model_prefix}.") for name in fresh)
+
+
 def _starts_fresh(model: PreTrainedModel, name: str) -> bool:
     """Whether a weight belongs to what is put on top of an encoder."""
     return not name.startswith(f"{model.base_model_prefix}.") or ".pooler." in name

@@ -67,13 +67,19 @@ def prepare_data(data: DataSpec, model: str) -> Prepared:
 def load_model(spec: RunSpec, prepared: Prepared) -> PreTrainedModel:
     """The run's encoder with its new head, checked against the run's rows; regression starts at the mean score."""
     mean = float(prepared.train.labels.mean()) if prepared.task.regression else None
-    model = own_copy(_load_classifier(spec.encoder.model, prepared.task, spec.seed, spec.encoder.dropout, mean))
+    names, dropout = spec.data.label_names, spec.encoder.dropout
+    model = own_copy(_load_classifier(spec.encoder.model, prepared.task, spec.seed, dropout, mean, names))
     check_rows(model, prepared.splits.values(), spec.encoder.model)
     return model
 
 
 @kept(most=2)
 def _load_classifier(
-    model: str, task: Task, seed: int, dropout: float | None, first_guess: float | None
+    model: str,
+    task: Task,
+    seed: int,
+    dropout: float | None,
+    first_guess: float | None,
+    label_names: tuple[str, ...],
 ) -> PreTrainedModel:
-    return load_classifier(model, task, seed=seed, dropout=dropout, first_guess=first_guess)
+    return load_classifier(model, task, seed=seed, dropout=dropout, first_guess=first_guess, label_names=label_names)
