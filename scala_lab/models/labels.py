@@ -8,7 +8,7 @@ the head's last layer are put into the task's order: metrics, predictions and cu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from scala_lab.errors import UserError
@@ -16,6 +16,7 @@ from scala_lab.tasks.registry import Task
 
 if TYPE_CHECKING:
     import torch
+    from torch.utils.hooks import RemovableHandle
     from transformers import PreTrainedModel
 
 Order = tuple[int, ...]
@@ -119,7 +120,7 @@ def logits_layer(model: PreTrainedModel, outputs: int) -> tuple[str, torch.nn.Li
     marks = torch.arange(1.0, outputs + 1)
     for name, module in reversed(list(model.named_modules())):
         if isinstance(module, torch.nn.Linear) and module.out_features == outputs:
-            logits = _run(model, lambda: module.register_forward_hook(lambda _, __, out: marks.to(out).expand_as(out)))
+            logits = _run(model, module.register_forward_hook(lambda _, __, out: marks.to(out).expand_as(out)))
             if logits.equal(marks.to(logits)):
                 return name, module
     return None
@@ -128,18 +129,18 @@ def logits_layer(model: PreTrainedModel, outputs: int) -> tuple[str, torch.nn.Li
 def _input_of(layer: torch.nn.Linear, model: PreTrainedModel) -> torch.Tensor:
     """What a layer is given when a row goes through the model."""
     seen: list[torch.Tensor] = []
-    _run(model, lambda: layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone())))
+    _run(model, layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone())))
     return seen[0]
 
 
-def _run(model: PreTrainedModel, put_hook: Callable[[], Any]) -> torch.Tensor:
-    """Logits of a row of a few words, in eval mode, with a hook in place."""
+def _run(model: PreTrainedModel, hook: RemovableHandle) -> torch.Tensor:
+    """Logits of a row of a few words, in eval mode, with a hook that is taken away afterwards."""
     import torch
 
     table: Any = model.get_input_embeddings()
     padding = getattr(model.config, "pad_token_id", None)
     ids = torch.tensor([[word for word in range(min(8, table.num_embeddings)) if word != padding]], device=model.device)
-    training, hook = model.training, put_hook()
+    training = model.training
     try:
         with torch.no_grad():
             return model.eval()(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0]
