@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from scala_lab.errors import UserError
 
 if TYPE_CHECKING:
@@ -56,6 +58,23 @@ def check_finite(model: torch.nn.Module, source: str) -> None:
     for name, tensor in model.named_parameters():
         if not tensor.isfinite().all():
             raise UserError(f"{source} has weights that are not finite: {name}")
+
+
+def check_tokens(split: TokenSplit, chosen: np.ndarray, name: str) -> None:
+    """Refuse a split with rows of no token at all: nothing would be read of them, and their answer is made up.
+
+    Args:
+        split: As loaded.
+        chosen: The rows of it that are used.
+        name: What to call the split in errors.
+    """
+    empty = np.sort(chosen[split.lengths[chosen] == 0])
+    if len(empty):
+        more = f" and of {len(empty) - 1} more" if len(empty) > 1 else ""
+        raise UserError(
+            f"the tokenizer makes no token of row {empty[0] + 1} of the {name} rows{more}: give it a text "
+            "or leave it out"
+        )
 
 
 def check_rows(model: PreTrainedModel, splits: Iterable[TokenSplit], source: str) -> None:

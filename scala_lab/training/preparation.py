@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scala_lab.models.fit import check_rows
+from scala_lab.models.fit import check_rows, check_tokens
 from scala_lab.models.loading import load_classifier, load_tokenizer, quiet_transformers
 from scala_lab.models.locate import locate_model, model_fingerprint
 from scala_lab.spec import DataSpec, RunSpec
@@ -53,6 +53,12 @@ def prepare_data(data: DataSpec, model: str) -> Prepared:
     tokenizer = load_tokenizer(model)
     train = tokenise(loaded.train, tokenizer, data.max_length)
     evals = {name: tokenise(rows, tokenizer, data.max_length) for name, rows in loaded.evals.items()}
+    for name, split, rows in (
+        ("train", train, chosen.train),
+        ("train", train, chosen.heldout),
+        *((name, split, chosen.evals[name]) for name, split in evals.items()),
+    ):
+        check_tokens(split, rows, name)
     return Prepared(
         task=loaded.task,
         tokenizer=tokenizer,
