@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from scala_lab.cores import default_threads
 from scala_lab.errors import UserError
 from scala_lab.methods.recipes import FREELB_PUBLISHED, RECIPES, STEP_DEFAULTS, find_recipe
 from scala_lab.spec_fields import leaves, set_leaves
@@ -175,7 +176,7 @@ class MachineSpec:
     workers: int = 1
     """Data-parallel processes; more than one are started for you unless torchrun already did."""
     threads: int | None = None
-    """CPU threads per worker; default the cores shared evenly."""
+    """CPU threads per worker; default OMP_NUM_THREADS (which torchrun sets to 1), else the cores shared evenly."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: CUDA where there is one."""
     precision: Literal["float32", "bf16", "float64"] = "float32"
@@ -288,8 +289,8 @@ def _run_id(resolved: RunSpec, names_folder: bool) -> str:
 
 
 def _threads(spec: RunSpec) -> int:
-    """CPU threads per worker: as given, else the cores shared evenly."""
-    return _first(spec.machine.threads, max(1, _cores() // max(1, _local_workers(spec))))
+    """CPU threads per worker: as given, else what OMP_NUM_THREADS or the cores of this host say."""
+    return _first(spec.machine.threads, default_threads(_local_workers(spec)))
 
 
 def _first(value: Any, otherwise: Any) -> Any:
@@ -300,10 +301,6 @@ def _names_folder(model: str) -> bool:
     """Whether a model is a folder rather than a hub name, which has at most one slash; also where it is not there."""
     is_path = model.startswith(("/", ".", "~")) or model.count("/") > 1
     return is_path or Path(model).expanduser().is_dir()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 def _local_workers(spec: RunSpec) -> int:

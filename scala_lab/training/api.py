@@ -21,7 +21,7 @@ from scala_lab.training.loop import Training
 from scala_lab.training.preparation import Prepared, load_model, prepare
 from scala_lab.training.progress import ConsoleReporter, Silent
 from scala_lab.training.run_folder import RunResult, RunWriter, check_folder, check_inputs, locked
-from scala_lab.training.world import check_devices, join_world, started_by_launcher
+from scala_lab.training.world import check_devices, join_world, started_by_launcher, warn_of_crowded_cores
 
 
 def train(
@@ -65,6 +65,8 @@ def train(
     if spec.machine.workers > 1 and not started_by_launcher():
         check_devices(spec)
         load_model(spec, prepared)  # each worker loads it again; here a fault in it is found before any is started
+        if progress:
+            warn_of_crowded_cores(spec)
         return launch_workers(spec, folder, {**vars(options), "resume": resume}, places)
     world = join_world(spec)
     try:
