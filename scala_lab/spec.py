@@ -24,6 +24,7 @@ import tyro
 
 from scala_lab.cores import default_threads
 from scala_lab.errors import UserError
+from scala_lab.methods.delay import check_noise_starts
 from scala_lab.methods.recipes import FREELB_PUBLISHED, RECIPES, STEP_DEFAULTS, find_recipe
 from scala_lab.spec_fields import leaves, set_leaves
 
@@ -362,6 +363,7 @@ def _check(spec: RunSpec) -> None:
         raise UserError("--min-weight-norm must not be above --max-weight-norm")
     if values["lr"] is None and values["lr_scaling"] != "none":
         raise UserError(f"--lr-scaling {values['lr_scaling']} needs --lr, the rate at batch size 32")
+    check_noise_starts(spec)
 
 
 def _flag(name: str) -> str:

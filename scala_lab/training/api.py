@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from scala_lab.launcher import orphaned
+from scala_lab.methods.delay import check_noise_starts
 from scala_lab.models.locate import locate_model
 from scala_lab.optim.lamb import Lamb
 from scala_lab.spec import RunSpec
@@ -61,6 +62,7 @@ def train(
         check_inputs(present, prepared.fingerprints)
         if present.ended:
             return present
+    check_noise_starts(spec, len(prepared.train))
     options = RunOptions(progress, save_every, tensorboard)
     if spec.machine.workers > 1 and not started_by_launcher():
         check_devices(spec)
