@@ -22,7 +22,9 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from scala_lab.cores import default_threads
 from scala_lab.errors import UserError
+from scala_lab.methods.delay import check_noise_starts
 from scala_lab.methods.recipes import FREELB_PUBLISHED, RECIPES, STEP_DEFAULTS, find_recipe
 from scala_lab.spec_fields import leaves, set_leaves
 
@@ -47,6 +49,8 @@ class DataSpec:
     """Your own file: the label is a number to predict, not a class."""
     eval_file: Path | None = None
     """Your own file: a second file to evaluate on; without it a seeded tenth of the rows is kept apart."""
+    label_names: tuple[str, ...] = ()
+    """The task's classes in the order of a trained checkpoint's outputs, where its config.json does not name them."""
     train_samples: int | None = None
     """Train on this many rows, drawn with data-seed; default all."""
     eval_samples: int | None = None
@@ -175,7 +179,7 @@ class MachineSpec:
     workers: int = 1
     """Data-parallel processes; more than one are started for you unless torchrun already did."""
     threads: int | None = None
-    """CPU threads per worker; default the cores shared evenly."""
+    """CPU threads per worker; default OMP_NUM_THREADS (which torchrun sets to 1), else the cores shared evenly."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: CUDA where there is one."""
     precision: Literal["float32", "tf32", "bf16", "fp16", "float64"] = "float32"
@@ -281,6 +285,8 @@ def _run_id(resolved: RunSpec, names_folder: bool) -> str:
     del data["data_dir"]
     data["task"] = Path(data["task"]).name
     data["eval_file"] = data["eval_file"] and Path(data["eval_file"]).name
+    if not data["label_names"]:  # ids of runs without it are those of before it was there
+        del data["label_names"]
     if names_folder:
         encoder["model"] = Path(encoder["model"]).name
     text = json.dumps([RESULT_VERSION, values], sort_keys=True)
@@ -288,8 +294,8 @@ def _run_id(resolved: RunSpec, names_folder: bool) -> str:
 
 
 def _threads(spec: RunSpec) -> int:
-    """CPU threads per worker: as given, else the cores shared evenly."""
-    return _first(spec.machine.threads, max(1, _cores() // max(1, _local_workers(spec))))
+    """CPU threads per worker: as given, else what OMP_NUM_THREADS or the cores of this host say."""
+    return _first(spec.machine.threads, default_threads(_local_workers(spec)))
 
 
 def _first(value: Any, otherwise: Any) -> Any:
@@ -300,10 +306,6 @@ def _names_folder(model: str) -> bool:
     """Whether a model is a folder rather than a hub name, which has at most one slash; also where it is not there."""
     is_path = model.startswith(("/", ".", "~")) or model.count("/") > 1
     return is_path or Path(model).expanduser().is_dir()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 def _local_workers(spec: RunSpec) -> int:
@@ -367,6 +369,7 @@ def _check(spec: RunSpec) -> None:
         raise UserError("--min-weight-norm must not be above --max-weight-norm")
     if values["lr"] is None and values["lr_scaling"] != "none":
         raise UserError(f"--lr-scaling {values['lr_scaling']} needs --lr, the rate at batch size 32")
+    check_noise_starts(spec)
 
 
 def _flag(name: str) -> str:

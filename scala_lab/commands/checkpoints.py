@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -105,13 +106,17 @@ def pick_device(asked: str) -> torch.device:
 
 
 def data_of_run(checkpoint: Path) -> DataSpec | None:
-    """The data that a run was trained on whose folder, or checkpoint, this is; None if it is not a run's."""
+    """The data that a run was trained on whose folder, or checkpoint, this is; None if it is not a run's.
+
+    Its label names are left out: they are those of the model that it started from, and its own checkpoint has the
+    task's.
+    """
     from scala_lab.training.run_folder import read_run
 
     run = read_run(checkpoint)
     if run is None and checkpoint.name == "checkpoint":
         run = read_run(checkpoint.parent)
-    return None if run is None else run.spec.data
+    return None if run is None else dataclasses.replace(run.spec.data, label_names=())
 
 
 def load_checkpoint(checkpoint: Path, data: DataSpec) -> tuple[PreTrainedModel, Prepared, Admission]:
@@ -120,5 +125,5 @@ def load_checkpoint(checkpoint: Path, data: DataSpec) -> tuple[PreTrainedModel, 
     from scala_lab.training.preparation import admit_model, prepare_data
 
     prepared = prepare_data(data, str(checkpoint))
-    model = load_classifier(str(checkpoint), prepared.task, new_head=False)
+    model = load_classifier(str(checkpoint), prepared.task, new_head=False, label_names=data.label_names)
     return model, prepared, admit_model(model, prepared, str(checkpoint), use="predict")

@@ -17,6 +17,7 @@ from scala_lab.commands.checkpoints import (
     parse_with_run_data,
     pick_device,
 )
+from scala_lab.cores import default_threads
 from scala_lab.errors import UserError
 from scala_lab.spec import BatchSpec, DataSpec, RunSpec
 
@@ -46,7 +47,7 @@ class Evaluate:
     micro_batch: int = 64
     """Rows that run at once."""
     threads: int = 0
-    """CPU threads; 0 for all cores."""
+    """CPU threads; 0 for as many as OMP_NUM_THREADS says, else all cores."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: CUDA where there is one."""
 
@@ -65,8 +66,7 @@ def run(options: Evaluate) -> int:
     from scala_lab.commands.summary import result_console
     from scala_lab.files import write_json, write_text
 
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads or default_threads())
     findings: list[dict[str, Any]] = []
     lines: list[dict[str, Any]] = []
     for checkpoint in options.checkpoints:

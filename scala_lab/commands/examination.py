@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from scala_lab.cores import default_threads, usable_cores
+
 REQUIRED = {
     "torch": "torch",
     "transformers": "transformers",
@@ -87,15 +89,11 @@ def _machine() -> list[Finding]:
             platform.python_version(),
             "" if modern else "install Python 3.10 or newer",
         ),
-        Finding("machine", "cores", "ok", f"{_cores()} usable of {os.cpu_count()}"),
+        Finding("machine", "cores", "ok", f"{usable_cores()} usable of {os.cpu_count()}"),
         Finding("machine", "memory", "ok", _memory()),
         _disk("disk, this folder", Path.cwd()),
         _disk("disk, cache", _cache_folder()),
     ]
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 def _memory() -> str:
@@ -165,7 +163,7 @@ def _torch() -> list[Finding]:
     if not gpus:
         findings.append(Finding("torch", "CUDA", "absent", "no device: training runs on the CPU"))
         findings.append(Finding("torch", "precisions", "ok", ", ".join(precisions("cpu"))))
-    findings.append(Finding("torch", "threads", "ok", f"{torch.get_num_threads()} by default"))
+    findings.append(Finding("torch", "threads", "ok", f"{default_threads()} by default"))
     distributed = torch.distributed.is_available()
     for name, found in (
         ("gloo", distributed and torch.distributed.is_gloo_available()),
@@ -174,7 +172,7 @@ def _torch() -> list[Finding]:
         use = "CPU" if name == "gloo" else "GPU"
         value = f"several {use} workers" if found else f"not in this build of torch: no {use} workers beyond one"
         findings.append(Finding("torch", name, "ok" if found else "absent", value))
-    suggested = f"--workers {gpus}" if gpus else f"--workers 1 --threads {_cores()}"
+    suggested = f"--workers {gpus}" if gpus else f"--workers 1 --threads {usable_cores()}"
     findings.append(Finding("suggestion", "flags", "ok", suggested))
     return findings
 

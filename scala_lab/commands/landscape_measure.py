@@ -13,6 +13,7 @@ import torch
 from scala_lab.commands.checkpoints import pick_device, short_names
 from scala_lab.commands.count_bar import CountBar
 from scala_lab.commands.samples import Loaded, load_with_samples
+from scala_lab.cores import default_threads
 from scala_lab.curvature import HessianOperator, top_eigenpairs
 from scala_lab.curvature.directions import Direction, eigenvector_directions, filter_normalised, line_between
 from scala_lab.curvature.landscape import loss_and_accuracy, slice_1d, slice_2d
@@ -57,8 +58,7 @@ class _Outlook:
 
 def explore(options: Landscape) -> list[View]:
     """One view per checkpoint, or per checkpoint after the first for the lines between them."""
-    if options.over.threads:
-        torch.set_num_threads(options.over.threads)
+    torch.set_num_threads(options.over.threads or default_threads())
     outlooks = _between if options.directions == "between" else _around
     with CountBar() as bar:
         return [_view(options, outlook, bar) for outlook in outlooks(options, bar)]

@@ -95,6 +95,9 @@ def _train_arguments(options: Launch) -> list[str]:
     if spec.machine.device == "auto":
         device = "cuda" if options.gpus_per_node else "cpu"
         spec, given = spec.override(device=device), [*given, "--device", device]
+    if spec.machine.threads is None:
+        threads = options.cpus_per_worker
+        spec, given = spec.override(threads=threads), [*given, "--threads", str(threads)]
     resolved = spec.resolved()
     if parsed.out is None:
         given += ["--out", f"runs/{resolved.name}"]

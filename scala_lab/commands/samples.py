@@ -31,7 +31,7 @@ class SampleOptions:
     memory: float = 2.0
     """GiB of gradient graphs to keep, which makes Hessian products faster; the rest is streamed."""
     threads: int = 0
-    """CPU threads; 0 for all cores."""
+    """CPU threads; 0 for as many as OMP_NUM_THREADS says, else all cores."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: CUDA where there is one."""
 

@@ -105,7 +105,8 @@ def _extras(options: Sharpness, model: torch.nn.Module, op: HessianOperator, fou
             "converged": lowest.converged,
         }
     if options.trace:
-        estimate = trace(op, seed=seed, known=found if found.converged else None)
+        known = found if found.converged else None
+        estimate = trace(op, max_products=max(2, options.max_products), seed=seed, known=known)
         extras["trace"] = {"value": estimate.trace, "error": estimate.error, "converged": estimate.converged}
     if options.layers:
         layers = layer_eigenvalues(op, model, options.tol, max_products=options.max_products, seed=seed)
@@ -145,9 +146,13 @@ def _finding(options: Sharpness, checkpoint: Path, unit: str, sets: list[dict[st
 
 
 def all_converged(finding: dict[str, Any]) -> bool:
-    """Whether every eigenpair of every set is within the tolerance; a trace speaks for itself by its error."""
+    """Whether all that was asked for, over every set, is within its tolerance."""
     return all(
         part["converged"]
         for entry in finding.get("sets", [finding])
-        for part in (entry, *entry.get("layers", {}).values(), entry.get("smallest", entry))
+        for part in (entry, *entry.get("layers", {}).values(), *(entry[name] for name in _ONCE if name in entry))
     )
+
+
+_ONCE = ("smallest", "trace")
+"""What there is one of for every set, with a convergence of its own."""

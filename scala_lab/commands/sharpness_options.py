@@ -36,7 +36,7 @@ class Sharpness:
     smallest: bool = False
     """Also the most negative eigenvalue."""
     trace: bool = False
-    """Also the trace, with a standard error."""
+    """Also the trace, with a standard error; converged if that is at most 5% of it."""
     layers: bool = False
     """Also the top eigenvalue of each layer's block (alpha_i) and their spread kappa_alpha."""
     density: bool = False
@@ -46,7 +46,7 @@ class Sharpness:
     tol: float = 1e-3
     """Largest residual of a converged pair."""
     max_products: int = 300
-    """Stop a solver after this many Hessian-vector products."""
+    """Stop a solver, and the trace, after this many Hessian-vector products."""
     workers: int = 1
     """Processes that share the rows: each multiplies its own, one all-reduce per product; torchrun works as well."""
     json_: Annotated[Path | None, tyro.conf.arg(name="json")] = None

@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from scala_lab.commands.checkpoints import short_names
+from scala_lab.commands.sharpness_measure import all_converged
 from scala_lab.commands.summary import result_console
 from scala_lab.files import new_folder, write_json
 
@@ -26,13 +27,15 @@ def show_findings(findings: list[dict[str, Any]]) -> None:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("converged", no_wrap=True)
     for finding in findings:
-        table.add_row(finding["checkpoint"], *(_cell(finding, name) for name in headings), _sure(finding["converged"]))
+        table.add_row(
+            finding["checkpoint"], *(_cell(finding, name) for name in headings), _sure(all_converged(finding))
+        )
     result_console().print(table)
     if "layers" in first:
         layers = Table("layer", *(finding["checkpoint"] for finding in findings), title="top eigenvalue of each layer")
         for name in dict.fromkeys(name for finding in findings for name in finding["layers"]):
             cells = [finding["layers"].get(name) for finding in findings]
-            layers.add_row(name, *("" if cell is None else _doubted(cell) for cell in cells))
+            layers.add_row(name, *("" if cell is None else _eigenvalue(cell) for cell in cells))
         result_console().print(layers)
     for finding in findings:
         if finding.get("note"):
@@ -79,20 +82,27 @@ def _cell(finding: dict[str, Any], heading: str) -> str:
     if heading == "residual":
         return "\n".join(f"{value:.1e}" for value in finding["residuals"])
     if heading == "smallest":
-        return _doubted(finding["smallest"])
+        return _eigenvalue(finding["smallest"])
     if heading == "trace":
-        return f"{finding['trace']['value']:.5g} ± {finding['trace']['error']:.2g}"
+        found = finding["trace"]
+        return _doubted(f"{found['value']:.5g} ± {found['error']:.2g}", found["converged"])
+    if heading == "kappa_alpha":
+        sure = all(layer["converged"] for layer in finding["layers"].values())
+        return _doubted(f"{finding['kappa_alpha']:.3g}", sure)
     return {
         "products": lambda: str(finding["hvps"]),
         "seconds": lambda: f"{finding['seconds']:.1f}",
         "loss": lambda: f"{finding['loss']:.4f}",
-        "kappa_alpha": lambda: f"{finding['kappa_alpha']:.3g}",
     }[heading]()
 
 
-def _doubted(cell: dict[str, Any]) -> str:
-    """An eigenvalue, with a question mark where it has not converged."""
-    return f"{cell['eigenvalue']:.5g}{'' if cell['converged'] else ' (?)'}"
+def _eigenvalue(cell: dict[str, Any]) -> str:
+    return _doubted(f"{cell['eigenvalue']:.5g}", cell["converged"])
+
+
+def _doubted(shown: str, converged: bool) -> str:
+    """A value, with a question mark where it has not converged."""
+    return shown if converged else f"{shown} (?)"
 
 
 def _sure(converged: bool) -> str:

@@ -72,9 +72,6 @@ def run(options: Train, places: Places | None = None) -> int:
 
     if not options.save_every >= 0:  # refuses nan too
         raise UserError(f"--save-every must be at least 0, not {options.save_every:g}")
-    leads = os.environ.get("RANK", "0") == "0"
-    if leads:
-        _warn_of_late_noise(options.spec)
     locate_model(options.spec.encoder.model)
     out = options.out or Path("runs") / options.spec.resolved().name
     finished_before = _finished(out)
@@ -91,7 +88,7 @@ def run(options: Train, places: Places | None = None) -> int:
     except WorkerFailure as failure:
         print(f"scala-lab: error: {failure}", file=sys.stderr)
         return 1
-    if leads:
+    if os.environ.get("RANK", "0") == "0":
         show_result(result, already_finished=finished_before)
     return 0 if result.status == "finished" else 1
 
@@ -108,13 +105,3 @@ def _finished(out: Path) -> bool:
 
     present: RunResult | None = read_run(out)
     return present is not None and present.ended
-
-
-def _warn_of_late_noise(spec: RunSpec) -> None:
-    resolved = spec.resolved()
-    delay = resolved.recipe.delay if resolved.recipe.delay_rule == "fixed" else None
-    if delay is not None and resolved.recipe.lambda_ and delay >= resolved.optim.epochs:
-        print(
-            f"note: --delay {delay:g} is not before the end of {resolved.optim.epochs} epochs: the noise never starts",
-            file=sys.stderr,
-        )

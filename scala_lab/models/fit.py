@@ -43,6 +43,12 @@ def check_complete(model: PreTrainedModel, report: Mapping[str, Any], source: st
             )
 
 
+def has_fresh_head(model: PreTrainedModel, report: Mapping[str, Any]) -> bool:
+    """Whether anything between the encoder and the logits started fresh, since the checkpoint had no such head."""
+    fresh = (*report["missing_keys"], *(name for name, _, _ in report["mismatched_keys"]))
+    return any(not name.startswith(f"{model.base_model_prefix}.") for name in fresh)
+
+
 def _starts_fresh(model: PreTrainedModel, name: str) -> bool:
     """Whether a weight belongs to what is put on top of an encoder."""
     return not name.startswith(f"{model.base_model_prefix}.") or ".pooler." in name
@@ -83,6 +89,23 @@ def _vocabulary(model: PreTrainedModel) -> int:
         return int(table.weight.shape[0])
     except (AttributeError, NotImplementedError):
         return int(getattr(model.config.get_text_config(), "vocab_size", 1 << 31))
+
+
+def check_tokens(split: TokenSplit, chosen: np.ndarray, name: str) -> None:
+    """Refuse a split with rows of no token at all: nothing would be read of them, and their answer is made up.
+
+    Args:
+        split: As loaded.
+        chosen: The rows of it that are used.
+        name: What to call the split in errors.
+    """
+    empty = np.sort(chosen[split.lengths[chosen] == 0])
+    if len(empty):
+        more = f" and of {len(empty) - 1} more" if len(empty) > 1 else ""
+        raise UserError(
+            f"the tokenizer makes no token of row {empty[0] + 1} of the {name} rows{more}: give it a text "
+            "or leave it out"
+        )
 
 
 def check_rows(model: PreTrainedModel, splits: Iterable[TokenSplit], source: str) -> None:

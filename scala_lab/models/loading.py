@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import json
 import pickle
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from scala_lab.errors import UserError
 from scala_lab.hub import hub_reachable
 from scala_lab.models.dropout import dropout_rates, set_dropout
-from scala_lab.models.fit import check_complete, check_finite
+from scala_lab.models.fit import check_complete, check_finite, has_fresh_head
+from scala_lab.models.labels import Order, given_order, kept_head_order, order_outputs, output_order
 from scala_lab.models.locate import locate_model, weight_files
 from scala_lab.tasks.registry import Task
 
@@ -52,8 +53,9 @@ def load_classifier(
     dropout: float | None = None,
     new_head: bool = True,
     first_guess: float | None = None,
+    label_names: Sequence[str] = (),
 ) -> PreTrainedModel:
-    """An encoder with a head for the task.
+    """An encoder with a head for the task, its outputs in the order of the task's classes.
 
     Args:
         model: What `--model` says.
@@ -63,6 +65,7 @@ def load_classifier(
         new_head: Whether weights missing from the checkpoint, or a head of another size, start fresh. False
             (for evaluation) makes both an error.
         first_guess: What a fresh regression head says before it has learned anything; default 0.
+        label_names: The task's classes in the order of the checkpoint's outputs; default as its config names them.
     """
     import torch
     from transformers import AutoConfig, AutoModelForSequenceClassification
@@ -71,6 +74,7 @@ def load_classifier(
     config = _from_pretrained(AutoConfig.from_pretrained, location, "config.json")
     if not new_head:
         _check_head(config, task, model)
+    order = _order(config, task, model, label_names, new_head=new_head)
     config.num_labels = task.outputs
     config.problem_type = "regression" if task.regression else "single_label_classification"
     if task.labels:
@@ -92,6 +96,10 @@ def load_classifier(
         )
     check_complete(loaded, report, model, with_head=not new_head)
     check_finite(loaded, model)
+    if order is not None and not has_fresh_head(loaded, report):
+        order_outputs(loaded, order, model)
+    elif label_names:
+        raise UserError(f"{model} has no trained head for {task.outputs} classes: leave out --label-names")
     if task.regression and first_guess is not None:
         _start_at(loaded, report["missing_keys"], first_guess)
     if dropout is not None:
@@ -165,11 +173,14 @@ def _check_head(config: Any, task: Task, model: str) -> None:
         kind = "a regression head" if regression else f"a head for {config.num_labels} classes"
         wanted = "a regression head" if task.regression else f"{task.outputs} classes"
         raise UserError(f"{model} has {kind}, but task {task.name} needs {wanted}")
-    names = [str(config.id2label.get(index, "")) for index in range(config.num_labels)]
-    spoken, wished = [name.lower() for name in names], [name.lower() for name in task.labels]
-    if spoken != wished and sorted(spoken) == sorted(wished):
-        order, other = ", ".join(names), ", ".join(task.labels)
-        raise UserError(f"{model} has its classes in the order {order}, but task {task.name} has {other}")
+
+
+def _order(config: Any, task: Task, model: str, label_names: Sequence[str], *, new_head: bool) -> Order | None:
+    """The order that the outputs of a trained head are to be put into; None for a head that has no names to match."""
+    given = given_order(task, label_names) if label_names else None
+    if task.regression or config.problem_type == "regression" or config.num_labels != task.outputs:
+        return given
+    return (kept_head_order if new_head else output_order)(config, task, model, label_names)
 
 
 @functools.cache

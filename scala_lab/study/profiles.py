@@ -236,7 +236,9 @@ PAPER = Profile(
     longer=2,
     workers=(1, 2, 4, 8, 16, 32),
     curvature=CurvaturePlan(samples=1024, sets=5),
-    settings=MappingProxyType({"epochs": 6, "workers": 32, "micro_batch": 8, "device": "cuda", "precision": "bf16"}),
+    settings=MappingProxyType(
+        {"epochs": 6, "workers": 32, "micro_batch": 8, "threads": 1, "device": "cuda", "precision": "bf16"}
+    ),
 )
 
 PROFILES: Mapping[str, Profile] = MappingProxyType({profile.name: profile for profile in (EMBEDDED, LAPTOP, PAPER)})

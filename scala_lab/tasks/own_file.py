@@ -99,6 +99,8 @@ def _spelling(table: Table, row: int, name: str) -> str:
         raise UserError(f"{table.where(row)}: column {name!r} holds {type(cell).__name__}, not a label")
     if isinstance(cell, bool):
         return "true" if cell else "false"
+    if isinstance(cell, float) and math.isinf(cell):
+        raise UserError(f"{table.where(row)}: column {name!r} holds {cell}, which is no class")
     if isinstance(cell, float) and cell.is_integer():
         return str(int(cell))
     text = str(cell).strip()
@@ -113,6 +115,11 @@ def _classes(table: Table, name: str) -> tuple[str, ...]:
     if len(spellings) < 2:
         raise UserError(f"{table.path}: column {name!r} holds only {spellings.pop()!r}; it takes at least two classes")
     if all(_is_number(spelling) for spelling in spellings):
+        for row, spelling in enumerate(table.columns[name]):
+            if not math.isfinite(float(spelling)):
+                raise UserError(
+                    f"{table.where(row)}: column {name!r} holds {spelling} among numbers, which is no class"
+                )
         fractions = sorted(spelling for spelling in spellings if not _is_whole(spelling))
         if fractions:
             raise UserError(
@@ -124,9 +131,10 @@ def _classes(table: Table, name: str) -> tuple[str, ...]:
 
 def _is_number(spelling: str) -> bool:
     try:
-        return math.isfinite(float(spelling))
+        float(spelling)
     except ValueError:
         return False
+    return True
 
 
 def _is_whole(spelling: str) -> bool:

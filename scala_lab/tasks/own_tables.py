@@ -28,8 +28,10 @@ def read_own_table(path: Path, wanted: Sequence[str]) -> Table:
         raise UserError(f"file {path} has no rows")
     for name in wanted:
         for row, cell in enumerate(table.columns[name]):
-            if cell is None:
-                raise UserError(f"{table.where(row)}: column {name!r} is empty")
+            if cell is None or cell != cell:  # nan, which other tools write where a cell is missing
+                raise UserError(
+                    f"{table.where(row)}: column {name!r} is empty" + ("" if cell is None else f" ({cell})")
+                )
     return table
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from scala_lab.launcher import orphaned
+from scala_lab.methods.delay import check_noise_starts
 from scala_lab.models.locate import locate_model
 from scala_lab.optim.lamb import Lamb
 from scala_lab.precision import matrix_products
@@ -30,7 +31,7 @@ from scala_lab.training.run_folder import (
     record_failure,
     written_at,
 )
-from scala_lab.training.world import check_devices, join_world, started_by_launcher
+from scala_lab.training.world import check_devices, join_world, started_by_launcher, warn_of_crowded_cores
 
 
 def train(
@@ -70,10 +71,13 @@ def train(
         check_inputs(present, prepared.fingerprints)
         if present.ended:
             return present
+    check_noise_starts(spec, len(prepared.train))
     options = RunOptions(progress, save_every, tensorboard)
     if spec.machine.workers > 1 and not started_by_launcher():
         check_devices(spec)
         load_model(spec, prepared)  # each worker loads it again; here a fault in it is found before any is started
+        if progress:
+            warn_of_crowded_cores(spec)
         first_record = _first_record(spec, prepared)
         return launch_workers(spec, folder, {**vars(options), "resume": resume}, first_record, places)
     before = written_at(folder)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from scala_lab.errors import UserError
 from scala_lab.models.admission import Admission, Use, admit
-from scala_lab.models.fit import check_rows, settle_pad_token
+from scala_lab.models.fit import check_rows, check_tokens, settle_pad_token
 from scala_lab.models.loading import load_classifier, load_tokenizer, quiet_transformers
 from scala_lab.models.locate import locate_model, model_fingerprint
 from scala_lab.spec import DataSpec, RunSpec
@@ -57,6 +57,12 @@ def prepare_data(data: DataSpec, model: str) -> Prepared:
     tokenizer = load_tokenizer(model)
     train = tokenise(loaded.train, tokenizer, data.max_length)
     evals = {name: tokenise(rows, tokenizer, data.max_length) for name, rows in loaded.evals.items()}
+    for name, split, rows in (
+        ("train", train, chosen.train),
+        ("train", train, chosen.heldout),
+        *((name, split, chosen.evals[name]) for name, split in evals.items()),
+    ):
+        check_tokens(split, rows, name)
     return Prepared(
         task=loaded.task,
         tokenizer=tokenizer,
@@ -71,9 +77,10 @@ def prepare_data(data: DataSpec, model: str) -> Prepared:
 def load_model(spec: RunSpec, prepared: Prepared) -> tuple[PreTrainedModel, Admission]:
     """The run's model with its new head, admitted on the run's rows; regression starts at the mean score."""
     mean = float(prepared.train.labels.mean()) if prepared.task.regression else None
-    model = own_copy(_load_classifier(spec.encoder.model, prepared.task, spec.seed, spec.encoder.dropout, mean))
-    admission = admit_model(model, prepared, spec.encoder.model, dropout=spec.encoder.dropout)
-    if spec.encoder.dropout == 0 and admission.stochastic:
+    names, dropout = spec.data.label_names, spec.encoder.dropout
+    model = own_copy(_load_classifier(spec.encoder.model, prepared.task, spec.seed, dropout, mean, names))
+    admission = admit_model(model, prepared, spec.encoder.model, dropout=dropout)
+    if dropout == 0 and admission.stochastic:
         raise UserError(f"--dropout 0: {spec.encoder.model} stays random in training mode all the same")
     return model, admission
 
@@ -91,6 +98,11 @@ def admit_model(
 
 @kept(most=2)
 def _load_classifier(
-    model: str, task: Task, seed: int, dropout: float | None, first_guess: float | None
+    model: str,
+    task: Task,
+    seed: int,
+    dropout: float | None,
+    first_guess: float | None,
+    label_names: tuple[str, ...],
 ) -> PreTrainedModel:
-    return load_classifier(model, task, seed=seed, dropout=dropout, first_guess=first_guess)
+    return load_classifier(model, task, seed=seed, dropout=dropout, first_guess=first_guess, label_names=label_names)

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
+from scala_lab.cores import check_crowd, warn_of_crowd
 from scala_lab.errors import UserError
 from scala_lab.launcher import end_with_launcher, outlast_sigterm
 from scala_lab.precision import check_precision
@@ -113,9 +114,14 @@ _VARIABLES = (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
 
 
 def check_devices(spec: RunSpec) -> None:
-    """Refuse more workers on this host than it has GPUs, where they are to run on GPUs, and a precision they lack."""
+    """Refuse more workers than this host has GPUs or cores for, and a precision that its devices lack.
+
+    Workers on CPUs that a launcher started are there already.
+    """
     if spec.machine.device == "cpu":
         check_precision(spec.machine)
+        if not started_by_launcher():
+            check_crowd(spec.machine.workers)
         return
     if not torch.cuda.is_available():
         raise UserError("--device cuda: this machine has no CUDA device that torch can use")
@@ -123,6 +129,12 @@ def check_devices(spec: RunSpec) -> None:
     if here > gpus:
         raise UserError(f"--device cuda: {here} workers on this host, but {gpus} GPUs; each needs its own")
     check_precision(spec.machine)
+
+
+def warn_of_crowded_cores(spec: RunSpec) -> None:
+    """Say on stderr if the workers that are about to be started on this host outnumber its cores."""
+    if spec.machine.device == "cpu" and not started_by_launcher():
+        warn_of_crowd(spec.machine.workers, spec.machine.threads or 1)
 
 
 def _device(spec: RunSpec, local_rank: int) -> torch.device:

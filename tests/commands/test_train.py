@@ -183,12 +183,6 @@ def test_failed_run_says_so_in_its_record_and_can_go_on(run, monkeypatch):
     assert "error" not in record()
 
 
-def test_late_noise_is_noted(run, capfd):
-    assert run(method="scala", delay=3) == 0
-    assert "note: --delay 3" in capfd.readouterr().err
-    assert record()["counts"]["noised_samples"] == 0
-
-
 FAKE_WORKER = """#!{python}
 import json, os, pathlib, signal, sys, time
 complaints = pathlib.Path(json.loads(sys.argv[3])["complaints"])
@@ -231,7 +225,7 @@ def test_torchrun_workers_say_a_fault_once(monkeypatch, capfd, tmp_path):
 def test_infinite_settings_come_back_from_the_record(run):
     """JSON has no infinity; the record must still know the run again."""
     with interrupted_after(5):
-        assert run(max_weight_norm="inf", method="scala", delay="inf", save_every=0) == 130
+        assert run(max_weight_norm="inf", method="scala", delay="inf", delay_rule="settled", save_every=0) == 130
     assert main(["train", "--out", "out", "--resume", "--no-tensorboard"]) == 0
-    assert run(max_weight_norm="inf", method="scala", delay="inf") == 0
-    assert record()["counts"]["noised_samples"] == 0
+    assert run(max_weight_norm="inf", method="scala", delay="inf", delay_rule="settled") == 0
+    assert record()["spec"]["recipe"]["delay"] == "inf"

@@ -41,7 +41,7 @@ def test_steps_are_the_papers(task, small, large):
         {"method": "freelb", "adv_passes": 2},
         {"method": "scala-effective", "delay": 0.0},
         {"method": "scala-effective", "delay": 1.3, "pga_steps": 2},
-        {"method": "scala-effective", "delay": math.inf},
+        {"method": "scala-effective", "delay": 1.6},
         {"method": "scala-effective", "lambda_": 0.0},
         {"method": "two-draws", "delay": 0.5},
         {"method": "rdrop"},

@@ -82,8 +82,8 @@ def test_sharpness_gives_a_row_for_every_method_and_judges_both_claims(profile, 
     table = findings.tables[0].frame
     assert list(table["method"]) == ["small batch", "large batch", "LAMB", "ScaLA", "ScaLA-effective"]
     assert table["over small batch"].iloc[0] == 1
-    # two epochs: ScaLA's delay of 5 or 3 epochs leaves no step with noise
-    assert list(table["passes"]) == [6.0] * 5
+    # six epochs: ScaLA's delay of 5 or 3 epochs leaves one, as written, or three, fused, with noise
+    assert list(table["passes"]) == [18.0, 18.0, 18.0, 5 * 3 + 8.0, 3 * 3 + 3 * 6.0]
     assert [claim.claim.id for claim in findings.claims] == ["C5", "C6"]
     assert all(part.estimate.n == 2 for claim in findings.claims for part in claim.parts)
     assert "Figure 1(c)" in findings.figures[0].caption

@@ -30,7 +30,7 @@ def tiny_profile(folder: Path) -> Profile:
         settings={
             "text_columns": ("text",),
             "label_column": "label",
-            "epochs": 2,
+            "epochs": 6,
             "threads": 1,
             "micro_batch": 16,
         },
