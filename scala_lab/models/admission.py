@@ -339,7 +339,9 @@ def _is_stochastic(twin: nn.Module, rows: TokenSplit, use: Use) -> bool:
     def answer(gradients: bool) -> list[Tensor]:
         with torch.set_grad_enabled(gradients):
             logits = twin(**inputs).logits
-        slopes = torch.autograd.grad(logits.square().sum(), twin.parameters(), allow_unused=True) if gradients else ()
+        slopes = (
+            torch.autograd.grad(logits.square().sum(), list(twin.parameters()), allow_unused=True) if gradients else ()
+        )
         return [logits, *(slope for slope in slopes if slope is not None)]
 
     twin.train()

@@ -6,6 +6,7 @@ random encoder without anyone noticing.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -74,7 +75,7 @@ def settle_pad_token(model: PreTrainedModel, tokenizer: Any, splits: Iterable[To
         return given
     present = np.unique(np.concatenate([np.empty(0, np.int32), *(np.unique(split.ids) for split in splits)]))
     usual = [tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id, tokenizer.bos_token_id]
-    candidates = [token for token in usual if token is not None] + list(range(vocabulary))[::-1]
+    candidates = itertools.chain((token for token in usual if token is not None), reversed(range(vocabulary)))
     free = next((token for token in candidates if 0 <= token < vocabulary and token not in present), None)
     if free is None:
         raise UserError("the model has no padding token and the rows use its whole vocabulary: set pad_token_id")
