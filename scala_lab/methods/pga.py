@@ -63,8 +63,8 @@ def noisy_passes(options: Mapping[str, Any], outputs: int, drops_out: bool, auto
     """Cost of a sample in a step with noise, in forward passes F; a backward for weights and inputs counts 2F.
 
     Clean and adversarial pass, forward and backward: 6F. The exact way adds F forward and F backward (for the noise
-    alone) per ascent step, and under autocast F for a label in float32. The fused way adds F for each further pull through the clean graph: one with three
-    classes, and one where the clean graph has to wait for the label's gradient.
+    alone) per ascent step, and under autocast F for a label in float32. The fused way adds F for each further pull
+    through the clean graph: one with three classes, and one where the clean graph has to wait for the label's gradient.
     """
     clean_and_adversarial = 6.0
     if options["noise"] != "pga":
