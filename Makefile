@@ -34,7 +34,7 @@ lint: $(READY)  ## ruff (rules and format)
 	$(BIN)/ruff format --check .
 
 # Each is a script of its own; the summary puts the results of all of them into one table.
-BENCHMARKS := startup clock optimizer steps whole_runs training grid growth curvature summary
+BENCHMARKS := startup clock optimizer steps memory whole_runs training grid growth curvature summary
 
 bench: $(READY)  ## measure against peers, side by side in one run
 	@for name in $(BENCHMARKS); do echo "== $$name"; $(BIN)/python benchmarks/$$name.py || exit 1; done

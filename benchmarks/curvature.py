@@ -23,7 +23,7 @@ from typing import Any, Literal
 import tyro
 from inputs import sst2
 from measures import RESULTS, Measure, compared, write_result
-from memory import peak_memory
+from peak_memory import peak_memory
 from peers import add_peers
 from turns import seconds_of
 

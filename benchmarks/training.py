@@ -24,8 +24,8 @@ from typing import Any
 import tyro
 from inputs import Inputs
 from measures import Measure, compared, write_result
-from memory import peak_memory
 from our_side import OurSide
+from peak_memory import peak_memory
 from peers import add_peers
 from turns import in_turns
 

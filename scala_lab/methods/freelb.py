@@ -11,6 +11,8 @@ the gradient of the noise. There is no separate clean loss.
 - g is taken of the per-sample loss: without undoing the share 1/(K*B) the floor 1e-8 would make the noise depend on B.
 - masks: shared (default, as the official code for Hugging Face models) or independent.
 - Cost: 3K forward passes F, 9F with K = 3, against 3F for a plain step. The fairseq version counts 1+K passes.
+- Under autocast the ascent goes by the training passes' own gradient, in their precision. It is that of a loss, no
+  difference of two passes, so its direction holds: cosine above 0.999 with that of float64, in bfloat16 on MiniLM-L3.
 - Reference: Zhu et al., FreeLB: Enhanced Adversarial Training for Natural Language Understanding, ICLR 2020.
 """
 

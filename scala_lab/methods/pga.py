@@ -1,6 +1,7 @@
 """Which way ScaLA's first ascent step finds its gradient, and what a step with noise costs.
 
-exact: an inner forward and backward pass, for every head, number of steps T and kind of dropout masks.
+exact: an inner forward and backward pass, for every head, number of steps T and kind of dropout masks; in float32 also
+under autocast.
 fused: the clean pass's own backward gives it, to first order in the random start (see fused.py). It holds for one
 ascent step, and only where the noisy passes have the clean pass's dropout masks: with independent masks the
 disagreement of the masks, not the noise, is what the gradient sees, and the two directions differ.
@@ -58,17 +59,18 @@ def _obstacle(options: Mapping[str, Any], outputs: int, drops_out: bool) -> str 
     return None
 
 
-def noisy_passes(options: Mapping[str, Any], outputs: int, drops_out: bool) -> float:
+def noisy_passes(options: Mapping[str, Any], outputs: int, drops_out: bool, autocast: bool = False) -> float:
     """Cost of a sample in a step with noise, in forward passes F; a backward for weights and inputs counts 2F.
 
     Clean and adversarial pass, forward and backward: 6F. The exact way adds F forward and F backward (for the noise
-    alone) per ascent step. The fused way adds F for each further pull through the clean graph: one with three
-    classes, and one where the clean graph has to wait for the label's gradient.
+    alone) per ascent step, and under autocast F for a label in float32. The fused way adds F for each further pull
+    through the clean graph: one with three classes, and one where the clean graph has to wait for the label's gradient.
     """
     clean_and_adversarial = 6.0
     if options["noise"] != "pga":
         return clean_and_adversarial
     if chosen_pga(options, outputs, drops_out) == "exact":
-        return clean_and_adversarial + 2.0 * options["pga_steps"]
+        label = float(autocast and options["target"] == "LP")
+        return clean_and_adversarial + label + 2.0 * options["pga_steps"]
     further = max(0, outputs - 2) if options["target"] == "LP" else 0
     return clean_and_adversarial + further + float(options["label_gradient"])

@@ -12,6 +12,12 @@ Objective, with x the weights, y the noise, gamma = Phi(x, xi) the clean predict
 - Cost of a step with noise, T = 1: 8F against 3F for a plain one (clean forward F, inner forward F and backward
   F for the noise alone, adversarial forward F, backward through both 4F). With delay 5 of 6 epochs the whole run
   costs 1.3 times a plain one. Fused, the clean backward gives the noise: 6F, 7F with three classes.
+- Memory is that of a plain step: f is backpropagated before the noisy passes, which frees the clean graph. Where the
+  clean graph has to stay (label_gradient; three classes fused, whose further pull runs before that backward) a
+  micro-batch runs as two halves, one after the other: the same gradient, with dropout masks drawn by half.
+- Under autocast the inner passes run in float32, and so does the gamma in them, in a pass of its own (F more): the
+  random start moves the outputs by less than bfloat16 can show, and the ascent would follow the rounding. The fused way
+  takes no difference of passes and needs none of this.
 - The inner passes never communicate, so the cost in messages is that of plain training.
 - With `ascent="literal"` and the paper's rho and omega the noise moves r by about 1e-9: what regularises then is the
   disagreement of independent dropout masks. `scala-effective` is the recipe in which the noise itself acts, and

@@ -32,7 +32,8 @@ def passes_per_sample(spec: RunSpec, outputs: int | None = None) -> tuple[float,
         return cost, cost
     if step == "plain":
         return PLAIN, PLAIN
-    return PLAIN, noisy_passes(recipe.options, outputs or _outputs(spec.data), drops_out=spec.encoder.dropout != 0)
+    drops_out, autocast = spec.encoder.dropout != 0, spec.machine.precision == "bf16"
+    return PLAIN, noisy_passes(recipe.options, outputs or _outputs(spec.data), drops_out, autocast)
 
 
 def _outputs(data: DataSpec) -> int:

@@ -20,6 +20,9 @@ def spec(method, **values):
         ("ngd", {}, 3),
         ("scala", {}, 8),  # clean 1, inner 1 + 1, adversarial 1, backward through both 4
         ("scala", {"pga_steps": 3}, 12),
+        ("scala", {"precision": "bf16"}, 9),  # the label once more, in float32
+        ("scala", {"precision": "bf16", "target": "GT"}, 8),
+        ("scala-effective", {"precision": "bf16"}, 6),
         ("scala-effective", {}, 6),  # the clean backward gives the noise
         ("scala-effective", {"task": "mini-mnli"}, 7),  # three classes: one more pull through the clean graph
         ("scala-effective", {"pga": "exact"}, 8),
