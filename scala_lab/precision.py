@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,7 @@ def precisions(device_type: str, number: int | None = None) -> list[str]:
     """
     if device_type == "cpu":
         return ["float32", "bf16", "fp16", "float64"]
-    with torch.cuda.device(number):
+    with nullcontext() if number is None else torch.cuda.device(number):
         tf32 = torch.cuda.get_device_capability() >= TF32_CAPABILITY
         bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
     return ["float32", *["tf32"] * tf32, *["bf16"] * bf16, "fp16", "float64"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -48,10 +48,10 @@ class GradientBuffer:
         self._marks = [False] * len(sizes)
         for parameter, gradient in zip(self.parameters, self._slices, strict=True):
             parameter.grad = gradient
-            parameter.register_post_accumulate_grad_hook(self.mark)
+            parameter.register_hook(partial(_mark_if_any, self._marks, self._numbers[parameter]))
 
     def mark(self, parameter: Tensor) -> None:
-        """Note that a backward pass has reached a parameter; autograd calls this wherever it adds to `.grad` itself."""
+        """Note that a parameter has a gradient in this step; for functions that add to `.grad` past autograd."""
         number = self._numbers.get(parameter)
         if number is not None:
             self._marks[number] = True
@@ -59,7 +59,7 @@ class GradientBuffer:
     def clear(self) -> None:
         """Start a new step."""
         self.flat.zero_()
-        self._marks = [False] * len(self._marks)
+        self._marks[:] = [False] * len(self._marks)
 
     def count(self, statistics: Tensor) -> None:
         """Add a micro-batch's statistics."""
@@ -125,6 +125,12 @@ class GradientBuffer:
             return "; ".join(found)
         loss_broken = not math.isfinite(self.statistics()["loss"])
         return _NOT_FINITE[loss_broken + 2 * (not math.isfinite(norm))]
+
+
+def _mark_if_any(marks: list[bool], number: int, gradient: Tensor | None) -> None:
+    """Hear from autograd that a backward pass has come to a parameter, with a gradient or with none for it."""
+    if gradient is not None:
+        marks[number] = True
 
 
 _NOT_FINITE = {

@@ -1,0 +1,181 @@
+"""Parameters without a gradient are left alone, step by step, as by a plain loop over the stock model."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from scala_lab.cli import main
+from scala_lab.errors import UserError
+from scala_lab.optim.build import build_optimizer
+from scala_lab.optim.schedule import rate_factor
+from scala_lab.spec import RunSpec
+from scala_lab.tasks.tokens import collate
+from scala_lab.training import loop, preparation
+from scala_lab.training.gradient import GradientBuffer
+from scala_lab.training.loop import Training
+from scala_lab.training.preparation import prepare
+from scala_lab.training.world import World
+from tests.command_line import interrupted_after, train_flags
+from tests.tiny import write_rows
+from tests.training.in_threads import both
+
+ALONE = World(0, 1, torch.device("cpu"))
+STEPS = 5
+
+
+class Ignore(torch.autograd.Function):
+    """Takes a weight and gives it no gradient."""
+
+    @staticmethod
+    def forward(ctx, weight, values):
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None, gradient
+
+
+class Routed(nn.Module):
+    """A head with eight experts, of which a row's third decimal chooses one, and two parts without a gradient."""
+
+    def __init__(self, head: nn.Linear) -> None:
+        super().__init__()
+        self.head = head
+        self.experts = nn.ModuleList(nn.Linear(head.in_features, head.out_features) for _ in range(8))
+        self.spare = nn.Linear(head.in_features, head.out_features)
+        self.ignored = nn.Linear(head.in_features, head.out_features)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Experts that no row asks for are not in the graph."""
+        logits = self.head(features)
+        choice = (features[:, 0] * 1000).long() % len(self.experts)
+        for number in choice.unique():
+            rows = (choice == number).nonzero()[:, 0]
+            logits = logits.index_add(0, rows, self.experts[number](features[rows]))
+        return Ignore.apply(self.ignored.weight, logits)
+
+
+@pytest.fixture
+def _routed(monkeypatch):
+    """Have every run train a model with a routed head."""
+    load = preparation.load_model
+
+    def load_routed(spec, prepared):
+        model = load(spec, prepared)
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            model.classifier = Routed(model.classifier)
+        return model
+
+    monkeypatch.setattr(loop, "load_model", load_routed)
+
+
+@pytest.fixture
+def spec(tmp_path, tiny_bert):
+    rows = write_rows(tmp_path / "rows.csv", 40)
+
+    def of(**changes) -> RunSpec:
+        values = {"task": rows, "text_columns": ("text",), "label_column": "label", "eval_file": rows, "lr": 0.02}
+        values |= {"model": str(tiny_bert), "batch_size": 8, "micro_batch": 3, "threads": 1, "precision": "float64"}
+        values |= {"method": "plain", "clip_norm": 0.0, "weight_decay": 0.3, "device": "cpu"}
+        return RunSpec.of(**values | changes).resolved()
+
+    return of
+
+
+def by_our_loop(training: Training) -> tuple[dict[str, torch.Tensor], list[set[str]]]:
+    """Weights after some steps, and which parameters this worker's own backward passes reached in each."""
+    training.model.train()
+    names = [name for name, _ in training.model.named_parameters()]
+    reached = []
+    for step in range(STEPS):
+        training.accumulate(step)
+        reached.append({name for name, mark in zip(names, training.gradient._marks, strict=True) if mark})
+        training.update(step)
+    assert all(parameter.grad is not None for parameter in training.model.parameters()), "only hidden for the update"
+    return {name: value.detach().clone() for name, value in training.model.named_parameters()}, reached
+
+
+def by_a_plain_loop(spec: RunSpec) -> tuple[dict[str, torch.Tensor], list[set[str]]]:
+    """Weights after some steps of the stock model on whole batches, and which parameters had a gradient in each."""
+    prepared = prepare(spec)
+    training = Training(spec, prepared, ALONE)  # for its batches and rates
+    model = copy.deepcopy(loop.load_model(spec, prepared)).double().train()
+    optimizer = build_optimizer(model, spec.optim, training.rate)
+    reached = []
+    for step in range(STEPS):
+        batch = collate(prepared.train, training.plan.global_batch(step), prepared.tokenizer.pad_token_id)
+        labels = batch.pop("labels")
+        optimizer.zero_grad(set_to_none=True)
+        nn.functional.cross_entropy(model(**batch).logits, labels).backward()
+        reached.append({name for name, value in model.named_parameters() if value.grad is not None})
+        for group in optimizer.param_groups:
+            group["lr"] = training.rate * rate_factor(step, training.steps, spec.optim.warmup)
+        optimizer.step()
+    return {name: value.detach() for name, value in model.named_parameters()}, reached
+
+
+def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-8, atol=1e-10, msg=lambda text, name=name: name + text)
+
+
+@pytest.mark.usefixtures("_routed")
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        {"optimizer": "adamw"},
+        {"optimizer": "lamb"},
+        {"optimizer": "lamb", "groups": "layer", "adapt_all": True},
+        {"optimizer": "ngd"},
+    ],
+    ids=["adamw", "lamb", "lamb by layer", "ngd"],
+)
+def test_training_is_a_plain_loop_also_for_parameters_that_few_batches_reach(optimizer, spec):
+    expected, stock_reached = by_a_plain_loop(spec(**optimizer))
+    experts = [f"classifier.experts.{number}.weight" for number in range(8)]
+    assert any(0 < sum(name in step for step in stock_reached) < STEPS for name in experts), "some are reached at times"
+    assert not any({"classifier.spare.weight", "classifier.ignored.weight"} & step for step in stock_reached)
+
+    alone, reached = by_our_loop(Training(spec(**optimizer), prepare(spec()), ALONE))
+    assert reached == stock_reached
+    assert_same(alone, expected)
+
+    pair = both(lambda world: Training(spec(**optimizer, workers=2), prepare(spec()), world), by_our_loop)
+    assert any(set(experts) & (left ^ right) for left, right in zip(pair[0][1], pair[1][1], strict=True)), (
+        "there is a step in which only one worker's rows reach an expert"
+    )
+    for weights, _ in pair:
+        assert_same(weights, expected)
+
+
+@pytest.mark.usefixtures("_routed")
+@pytest.mark.parametrize("method", ["plain", "lamb", "ngd", "scala-effective"])
+def test_run_with_parameters_without_state_is_resumed_to_the_same_bits(method, tmp_path, monkeypatch, tiny_bert):
+    from safetensors.torch import load_file
+
+    monkeypatch.chdir(tmp_path)
+    rows = write_rows(tmp_path / "rows.csv", 48)
+    settings = {"method": method, "save_every": 0, "delay": 1.0 if method == "scala-effective" else None}
+    assert main(train_flags(tiny_bert, rows, out="whole", **settings)) == 0
+    with interrupted_after(5):
+        assert main(train_flags(tiny_bert, rows, **settings)) == 130
+    assert main(["train", "--out", "out", "--resume", "--no-tensorboard"]) == 0
+    whole, resumed = (load_file(tmp_path / out / "checkpoint" / "model.safetensors") for out in ("whole", "out"))
+    assert "classifier.spare.weight" in whole
+    assert all(value.equal(resumed[name]) for name, value in whole.items())
+
+
+def test_model_that_cannot_be_trained_in_one_buffer_is_refused():
+    frozen = nn.Linear(2, 2).requires_grad_(False)
+    with pytest.raises(UserError, match="no trainable parameter"):
+        GradientBuffer(frozen.parameters())
+    mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).bfloat16())
+    with pytest.raises(UserError, match="bfloat16 and float32"):
+        GradientBuffer(mixed.parameters())
+    mixed[1].requires_grad_(False)
+    assert len(GradientBuffer(mixed.parameters()).parameters) == 2, "what is frozen may be in any precision"
