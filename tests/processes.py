@@ -27,7 +27,7 @@ class Started:
             self.command,
             cwd=cwd,
             env={**os.environ, **(env or {})},
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # which nobody writes to: it ends with this process
             stdout=self._said,
             stderr=self._said,
             start_new_session=True,
@@ -44,6 +44,12 @@ class Started:
     def ended(self) -> bool:
         """Whether the first process of the group has ended."""
         return self.process.poll() is not None
+
+    def heard(self, word: str) -> bool:
+        """Whether it has said a word; one that ends without it never will."""
+        ended = self.ended
+        assert word in self.said or not ended, self.describe(f"ended without saying {word!r}")
+        return word in self.said
 
     def succeed(self) -> str:
         """Wait until it ends well; returns what it said."""
@@ -66,6 +72,8 @@ class Started:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
         self._said.close()
 
 
@@ -77,6 +85,14 @@ def started(command: Sequence[object], **options: object) -> Iterator[Started]:
         yield process
     finally:
         process.clear()
+
+
+@contextlib.contextmanager
+def holding(command: Sequence[object], word: str, **options: object) -> Iterator[Started]:
+    """A process for the block, begun when the process has said a word; it is killed at the end."""
+    with started(command, **options) as process:
+        wait_until(lambda: process.heard(word), f"it does not say {word!r}", process)
+        yield process
 
 
 def run(command: Sequence[object], **options: object) -> str:

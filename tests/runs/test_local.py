@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 import pytest
 from safetensors.torch import load_file
@@ -16,15 +15,19 @@ from scala_lab.runs.measurement import Measurement
 from scala_lab.runs.store import RunStore
 from scala_lab.runs.sweep import run_sweep
 from scala_lab.runs.work import Job
+from tests.processes import wait_until
 from tests.runs.measures import tiny_spec
-
-PATIENCE = 300
 
 
 def drain(pool, count):
+    """What became of the next so many jobs."""
     endings = []
-    while len(endings) < count:
-        endings += pool.endings(PATIENCE)
+
+    def all_back():
+        endings.extend(pool.endings(1.0))
+        return len(endings) >= count
+
+    wait_until(all_back, f"fewer than {count} jobs of the pool end; it is at {pool.running()}", every=0.0)
     return {ending.key: ending.outcome for ending in endings}
 
 
@@ -64,10 +67,9 @@ def test_killed_worker_is_replaced_and_its_run_goes_on(inputs, tmp_path):
         drain(pool, 1)
         log = stores[1].run_folder(spec) / "metrics.jsonl"
         pool.submit([Job(spec, stores[1].root, save_every=0.0)])
-        deadline = time.monotonic() + PATIENCE
-        while not log.exists() or len(log.read_bytes().splitlines()) < 10:
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
+        wait_until(
+            lambda: log.exists() and len(log.read_bytes().splitlines()) >= 10, "the run does not get on", every=0.002
+        )
         os.kill(pool._workers[0].process.pid, signal.SIGKILL)
         assert drain(pool, 1) == {spec.run_id: "died"}
         assert stores[1].status(spec) == "running"

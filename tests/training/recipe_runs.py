@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from scala_lab.launcher import end_process
 from scala_lab.methods.recipes import RECIPES
 from scala_lab.spec import RunSpec
 from scala_lab.training.loop import Training
@@ -81,3 +82,4 @@ def main(model: str, rows: list[str], out: str) -> None:
 
 if __name__ == "__main__":
     main(**json.loads(sys.argv[1]))
+    end_process(0)

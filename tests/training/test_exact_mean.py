@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
-import socket
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from scala_lab.methods.recipes import RECIPES
+from scala_lab.training.launch import reserved_port
 from scala_lab.training.world import World
+from tests.processes import started
 from tests.tiny import write_rows
 from tests.training.recipe_runs import BATCH, gradient, recipe_spec, weights
 
@@ -22,22 +21,21 @@ ALONE = World(0, 1, torch.device("cpu"))
 # 41 rows: the third batch has 9; 33 rows: it has 1, fewer than the two workers
 ROWS = (41, 33)
 
+pytestmark = pytest.mark.long
+
 
 def run_two_workers(module: str, job: dict) -> None:
     """Start a module as two workers and wait for both."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-m", module, json.dumps(job)],
-            env={**os.environ, **variables, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            cwd=Path(__file__).parent.parent.parent,
-        )
-        for rank in range(2)
-    ]
-    assert [worker.wait(timeout=300) for worker in workers] == [0, 0]
+    command = [sys.executable, "-m", module, json.dumps(job)]
+    with contextlib.ExitStack() as stack:
+        port = stack.enter_context(reserved_port()).getsockname()[1]
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+        workers = [
+            stack.enter_context(started(command, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}))
+            for rank in range(2)
+        ]
+        for worker in workers:
+            worker.succeed()
 
 
 @pytest.fixture(scope="module")

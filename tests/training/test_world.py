@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from scala_lab.models.encoder import Encoder
@@ -18,9 +17,10 @@ from scala_lab.training import evaluation
 from scala_lab.training.evaluation import predict_split
 from scala_lab.training.preparation import prepare
 from scala_lab.training.world import World
+from tests.processes import run
 from tests.tiny import write_rows
 
-ROOT = Path(__file__).parent.parent.parent
+pytestmark = pytest.mark.long
 
 
 def test_evaluation_runs_each_row_once_and_to_the_same_bits_on_any_number_of_workers(tiny_bert, tmp_path, monkeypatch):
@@ -61,13 +61,13 @@ def test_torchrun_and_our_launcher_give_the_same_run_even_if_a_worker_cannot_cle
         'import atexit, os\nif "RANK" in os.environ:\n    atexit.register(os.abort)\n'  # as a library's thread may
     )
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     commands = {
         "torchrun": [*torchrun, "-m", "scala_lab", *flags.split(), str(tmp_path / "torchrun")],
         "ours": [sys.executable, "-m", "scala_lab", *flags.split(), str(tmp_path / "ours"), "--workers", "2"],
     }
     for command in commands.values():
-        subprocess.run(command, check=True, cwd=ROOT, env=env)
+        run(command, env=env)
     records = {name: json.loads((tmp_path / name / "run.json").read_text()) for name in commands}
     assert records["torchrun"]["id"] == records["ours"]["id"]
     assert records["torchrun"]["metrics"] == records["ours"]["metrics"]
