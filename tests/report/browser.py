@@ -6,11 +6,14 @@ import base64
 import fcntl
 import json
 import os
+import select
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from tests.processes import PATIENCE
 
 FLAGS = (
     "--headless",
@@ -40,6 +43,7 @@ class Browser:
 
     def __init__(self, program: str) -> None:
         self._profile = tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True)
+        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the browser runs
         commands_out, self._commands = os.pipe()
         self._answers_fd, answers_in = os.pipe()
         # above the numbers 3 and 4, where Chromium looks for its pipes
@@ -54,7 +58,7 @@ class Browser:
             pass_fds=(3, 4),
             preexec_fn=place_pipes,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=self._said,
         )
         for end in (commands_out, answers_in, *ends):
             os.close(end)
@@ -117,14 +121,20 @@ class Browser:
         self._answers.close()
         os.close(self._commands)
         self._profile.cleanup()
+        self._said.close()
 
     def _read(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
-            part = os.read(self._answers_fd, 1 << 20)
-            assert part, "the browser has gone"
+            ready, _, _ = select.select([self._answers_fd], [], [], PATIENCE)
+            part = os.read(self._answers_fd, 1 << 20) if ready else b""
+            assert part, f"the browser {'has gone' if ready else 'does not answer'}; it said:\n{self._last_words()}"
             self._buffer += part
         message, _, self._buffer = self._buffer.partition(b"\0")
         return json.loads(message)
+
+    def _last_words(self) -> str:
+        self._said.seek(0)
+        return self._said.read().decode(errors="replace")[-4000:]
 
     def _read_event(self) -> str:
         event = self._read()
