@@ -34,6 +34,10 @@ def find_chromium() -> str | None:
     return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
+class BrowserError(RuntimeError):
+    """The browser is gone or hangs."""
+
+
 class Browser:
     """One page of a headless Chromium.
 
@@ -67,10 +71,14 @@ class Browser:
         self._count = 0
         self._session: str | None = None
         self.complaints: list[str] = []
-        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.ask(f"{domain}.enable")
+        try:
+            target = self.ask("Target.createTarget", url="about:blank")["targetId"]
+            self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+            for domain in ("Page", "Runtime", "Log", "Network"):
+                self.ask(f"{domain}.enable")
+        except BaseException:
+            self.close()
+            raise
 
     def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Send a command of the DevTools protocol and wait for its answer."""
@@ -78,7 +86,10 @@ class Browser:
         message = {"id": self._count, "method": method, "params": parameters}
         if self._session is not None:
             message["sessionId"] = self._session
-        os.write(self._commands, json.dumps(message).encode() + b"\0")
+        try:
+            os.write(self._commands, json.dumps(message).encode() + b"\0")
+        except BrokenPipeError as error:
+            raise BrowserError(f"the browser has ended; it said: {self._last_words()}") from error
         while True:
             answer = self._read()
             if answer.get("id") == self._count:
@@ -127,7 +138,9 @@ class Browser:
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self._answers_fd], [], [], PATIENCE)
             part = os.read(self._answers_fd, 1 << 20) if ready else b""
-            assert part, f"the browser {'has gone' if ready else 'does not answer'}; it said:\n{self._last_words()}"
+            if not part:
+                how = "has ended" if ready else "does not answer"
+                raise BrowserError(f"the browser {how}; it said: {self._last_words()}")
             self._buffer += part
         message, _, self._buffer = self._buffer.partition(b"\0")
         return json.loads(message)
