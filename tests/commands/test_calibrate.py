@@ -10,6 +10,8 @@ from scala_lab.scaling import calibration
 from scala_lab.scaling.calibration import Calibration
 from tests.tiny import write_rows
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def flags(tiny_bert, tmp_path):

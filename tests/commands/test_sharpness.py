@@ -120,7 +120,7 @@ def test_deviation_is_over_disjoint_sets_of_rows(here):
 
 
 def test_everything_from_one_operator(here, capfd):
-    more = {"smallest": True, "trace": True, "layers": True, "density": True, "tol": 1e-4, "precision": "float64"}
+    more = {"smallest": True, "trace": True, "layers": True, "density": True, "tol": 1e-6, "precision": "float64"}
     assert main(sharpness("run", "other", **more, **own_rows(), json=here / "s.json", out=here / "s")) == 0
     found, other = findings(here / "s.json")
     matrix = dense(operator("run", 12, dtype=torch.float64))

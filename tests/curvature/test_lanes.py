@@ -42,5 +42,5 @@ def test_products_and_gradients_are_those_of_one_lane(tmp_path, two_threads, bud
         (several.multiply(vector), alone.multiply(vector)),
         (several.gradient(), alone.gradient()),
     ):
-        assert torch.allclose(found, expected, rtol=1e-10, atol=1e-14)
+        assert float((found - expected).norm() / expected.norm()) < 1e-10
     assert torch.equal(several.multiply(vector), several.multiply(vector))

@@ -23,6 +23,8 @@ MADE_UP = Calibration(
     links={WITHIN: Link(1e-5, math.inf), "200mbit": Link(1e-4, 2.4e7)},
 )
 
+pytestmark = pytest.mark.long
+
 
 def test_a_calibration_survives_json():
     assert Calibration.from_dict(json.loads(json.dumps(MADE_UP.to_dict(), allow_nan=False))) == MADE_UP
