@@ -86,7 +86,7 @@ def test_run_folder_needs_no_task_and_gives_what_the_operator_gives(here, capfd)
 
 def test_rows_run_at_once_and_kept_graphs_change_nothing(here):
     for number, more in enumerate(({"micro_batch": 12}, {"micro_batch": 5, "memory": 0}, {"micro_batch": 1})):
-        assert main(sharpness("run", precision="float64", json=here / f"{number}.json", **more)) == 0
+        assert main(sharpness("run", precision="float64", tol=1e-8, json=here / f"{number}.json", **more)) == 0
     values = [findings(here / f"{number}.json")[0]["eigenvalues"][0] for number in range(3)]
     assert values == pytest.approx([values[0]] * 3, rel=1e-6)
 
@@ -144,15 +144,15 @@ def dense(op: HessianOperator) -> torch.Tensor:
 
 
 def test_power_iteration_and_pyhessian_find_the_same_top(here):
-    for solver in ("lanczos", "power", "pyhessian"):
-        more = {"tol": 1e-2, "max_products": 2000, "precision": "float64", "json": here / f"{solver}.json"}
+    for solver, tol in (("lanczos", 1e-6), ("power", 1e-2), ("pyhessian", 1e-2)):
+        more = {"tol": tol, "max_products": 2000, "precision": "float64", "json": here / f"{solver}.json"}
         main(sharpness("run", solver=solver, **more))
     lanczos, power, other = (findings(here / f"{name}.json")[0] for name in ("lanczos", "power", "pyhessian"))
     assert lanczos["converged"]
     assert power["converged"]
     # an eigenvalue lies within the residual of any unit vector; PyHessian's numbers are those of the vector before
     assert power["eigenvalues"] == pytest.approx(lanczos["eigenvalues"], rel=1e-3)
-    assert other["eigenvalues"] == pytest.approx(lanczos["eigenvalues"], rel=other["residuals"][0])
+    assert other["eigenvalues"] == pytest.approx(lanczos["eigenvalues"], rel=1.1 * other["residuals"][0])
     assert lanczos["hvps"] <= power["hvps"]
     assert "PyHessian" in other["note"]
 
