@@ -1,12 +1,14 @@
-# Every target sets up .venv by itself. `make PYTHON=python3.12 test` picks the interpreter.
+# Every target sets up .venv by itself. `make PYTHON=python3.12 test` picks the interpreter,
+# `make PYTEST_WORKERS=4 test` how many tests run at once.
 PYTHON ?= python3
 PYTEST_WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-# One thread per process: the tests run side by side.
-test lint: export OMP_NUM_THREADS = 1
+# One thread per process: the tests run side by side. `OMP_NUM_THREADS=2 make test` tries another number.
+OMP_NUM_THREADS ?= 1
+test: export OMP_NUM_THREADS := $(OMP_NUM_THREADS)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup reproduce test lint bench
@@ -27,7 +29,7 @@ reproduce: $(READY)  ## every figure, table and claim on the embedded encoder an
 	$(BIN)/scala-lab reproduce --profile embedded --out reports/embedded
 
 test: lint  ## lint, then all tests
-	$(BIN)/python -m pytest -q -n $(PYTEST_WORKERS)
+	$(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)  ## ruff (rules and format)
 	$(BIN)/ruff check .

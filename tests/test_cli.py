@@ -15,12 +15,14 @@ import scala_lab
 from scala_lab import cli
 from scala_lab.cli import COMMANDS, main
 from scala_lab.errors import UserError
+from tests.processes import PATIENCE
 
 ROOT = Path(__file__).parent.parent
 
 
 def python(code: str, *, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=cwd or ROOT, timeout=60)
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd or ROOT, timeout=PATIENCE)
 
 
 def test_help_lists_every_command_without_heavy_imports():
@@ -117,7 +119,7 @@ def test_reader_that_leaves_early_is_no_error(args, unbuffered):
     command = [sys.executable, "-m", "scala_lab", *args]
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     done = subprocess.run(
-        command, stdout=writing, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment, timeout=60
+        command, stdout=writing, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment, timeout=PATIENCE
     )
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, "")

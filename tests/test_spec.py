@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from scala_lab.errors import UserError
 from scala_lab.methods.recipes import RECIPES
 from scala_lab.spec import RunSpec, differences
+from tests.processes import run
 
 MACHINE = {"threads": 1, "device": "cpu"}
 
@@ -56,12 +58,8 @@ def test_run_id_changes_with_whatever_changes_the_result(change):
 
 
 def test_run_id_is_stable_over_processes():
-    import subprocess
-    import sys
-
     code = f"from scala_lab.spec import RunSpec; print(RunSpec.of(**{MACHINE!r}).run_id)"
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert other.stdout.strip() == spec().run_id
+    assert run([sys.executable, "-c", code]).strip() == spec().run_id
 
 
 def test_giving_a_default_is_giving_nothing():

@@ -51,7 +51,7 @@ def train_over_nodes(spec: RunSpec, out: Path, *, nodes: int, **options: Any) ->
         WorkerFailure: Anything else that ended the run.
     """
     from scala_lab.training.faults import find_fault
-    from scala_lab.training.launch import raise_failure
+    from scala_lab.training.launch import raise_failure, reserved_port
 
     workers, threads = spec.machine.workers // nodes, spec.machine.threads or 1
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -60,15 +60,10 @@ def train_over_nodes(spec: RunSpec, out: Path, *, nodes: int, **options: Any) ->
         per_node = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", f"--cpus-per-task={workers * threads}"]
         torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}", f"--nproc-per-node={workers}"]
         job_id = os.environ["SLURM_JOB_ID"]
-        meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint={_free_address()}", f"--rdzv-id={job_id}"]
-        command = [*per_node, "--kill-on-bad-exit=1", *torchrun, *meeting, "-m", "scala_lab.training.worker"]
-        ended = subprocess.run([*command, json.dumps(job)], check=False)
+        with reserved_port("") as port:  # of this host, the job's first
+            endpoint = f"{socket.gethostname()}:{port.getsockname()[1]}"
+            meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", f"--rdzv-id={job_id}"]
+            command = [*per_node, "--kill-on-bad-exit=1", *torchrun, *meeting, "-m", "scala_lab.training.worker"]
+            ended = subprocess.run([*command, json.dumps(job)], check=False)
         if ended.returncode != 0:
             raise_failure(find_fault(Path(complaints), spec.machine.workers, {}, ended.returncode), out)
-
-
-def _free_address() -> str:
-    """A port of this host, the job's first."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return f"{socket.gethostname()}:{probe.getsockname()[1]}"

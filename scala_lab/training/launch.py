@@ -111,21 +111,24 @@ def _start_here(
     arguments: Sequence[str], machine: MachineSpec, environment: dict[str, str]
 ) -> list[subprocess.Popen[bytes]]:
     """A process on this host for every worker."""
-    shared = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
-        "WORLD_SIZE": str(machine.workers),
-        "LOCAL_WORLD_SIZE": str(machine.workers),
-        "OMP_NUM_THREADS": str(machine.threads),
-        LAUNCHER: str(os.getpid()),
-        **environment,
-    }
-    return [
-        subprocess.Popen(
-            [sys.executable, *arguments], env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        )
-        for rank in range(machine.workers)
-    ]
+    with reserved_port() as port:
+        shared = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port.getsockname()[1]),
+            "WORLD_SIZE": str(machine.workers),
+            "LOCAL_WORLD_SIZE": str(machine.workers),
+            "OMP_NUM_THREADS": str(machine.threads),
+            LAUNCHER: str(os.getpid()),
+            **environment,
+        }
+        return [
+            subprocess.Popen(
+                [sys.executable, *arguments],
+                env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                pass_fds=[port.fileno()],  # it stays reserved as long as a worker lives
+            )
+            for rank in range(machine.workers)
+        ]
 
 
 def _way_to_this_package() -> dict[str, str]:
@@ -170,7 +173,13 @@ def _stop(workers: list[subprocess.Popen[bytes]]) -> None:
             worker.wait()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def reserved_port(host: str = "127.0.0.1") -> socket.socket:
+    """A socket that keeps a port of this host for whoever is told its number.
+
+    It is bound and does not listen, with its address open to reuse: a server that asks for this port gets it, as
+    torch's store does, but the system gives it to nobody who asks for any port, nor to an outgoing connection.
+    """
+    port = socket.socket()
+    port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    port.bind((host, 0))
+    return port

@@ -6,8 +6,8 @@ import json
 import os
 import pickle
 import shutil
+import socket
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from scala_lab.cli import main
 from scala_lab.hub import hub_reachable
 from tests.bad_input.mistakes import LAYER, rewrite_config, save_pickle, save_weights, train, truncate
 from tests.command_line import refuse
+from tests.processes import PATIENCE
 from tests.tiny import save_tiny_model
 
 
@@ -108,37 +109,40 @@ def test_model_that_is_not_there(here, capfd, monkeypatch, model, words):
     assert not (here / "cache").exists()
 
 
+@pytest.fixture
+def offline(monkeypatch):
+    """Whoever tries the network is found out."""
+    for name in ("create_connection", "getaddrinfo"):
+        monkeypatch.setattr(socket, name, lambda *_, **__: pytest.fail("it tried"))
+
+
 @pytest.mark.parametrize("name", ["bert-base-uncased", "google/electra-small-discriminator"])
-def test_hub_name_without_the_hub(here, capfd, name):
-    started = time.monotonic()
+def test_hub_name_without_the_hub(here, capfd, offline, name):
     refuse(capfd, train(model=name), repr(name), "hub cannot be reached", "--model a folder", "embedded")
-    assert time.monotonic() - started < 10
 
 
-def test_task_of_the_hub_without_the_hub(here, capfd):
+def test_task_of_the_hub_without_the_hub(here, capfd, offline):
     own = {"text_columns": None, "label_column": None, "eval_file": None}
-    started = time.monotonic()
     refuse(capfd, train(task="rte", **own), "rte", "hub cannot be reached", "--data-dir", "mini-sst2")
-    assert time.monotonic() - started < 10
 
 
 def test_hub_is_found_unreachable_by_itself(here, capfd, monkeypatch):
     """Nobody asked to stay offline; the name server does not answer."""
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("scala_lab.hub.TIMEOUT_SECONDS", 0.5)
-    let_go = threading.Event()
+    monkeypatch.setattr("scala_lab.hub.TIMEOUT_SECONDS", 0.1)
+    let_go, answered = threading.Event(), threading.Event()
 
     def hang(*_, **__):
-        let_go.wait(30)
+        let_go.wait(PATIENCE)
+        answered.set()
         raise OSError
 
-    monkeypatch.setattr("socket.create_connection", hang)
+    monkeypatch.setattr(socket, "create_connection", hang)
     hub_reachable.cache_clear()
     try:
-        started = time.monotonic()
         refuse(capfd, train(model="bert-base-uncased"), "hub cannot be reached")
-        assert time.monotonic() - started < 10
+        assert not answered.is_set(), "it was waited for"
     finally:
         let_go.set()
         hub_reachable.cache_clear()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -14,21 +13,17 @@ import pytest
 from scala_lab.cli import main
 from scala_lab.spec import RunSpec
 from scala_lab.training import train
-from tests.runs.slurm import Slurm, require_slurm
+from tests.processes import ROOT, run, started, wait_until
+from tests.runs.slurm import running_slurm
 from tests.tiny import write_rows
 
-ROOT = Path(__file__).parent.parent.parent
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def slurm(tmp_path_factory):
-    require_slurm()
-    slurm = Slurm(tmp_path_factory.mktemp("slurm"))
-    try:
-        slurm.start()
+def slurm():
+    with running_slurm() as slurm:
         yield slurm
-    finally:
-        slurm.stop()
 
 
 def settings(model, rows, **more):
@@ -68,14 +63,15 @@ def test_a_launched_run_survives_a_killed_worker_and_ends_at_the_same_bits(slurm
     assert main(["launch", *job, "--", "train", *flags(values), "--out", str(out), "--save-every", "0.2"]) == 0
     monkeypatch.setenv("SLURM_CONF", str(slurm.config))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    with subprocess.Popen(["sbatch", "--wait", str(script)], cwd=tmp_path) as waiting:
-        deadline = time.monotonic() + 240
-        while not list((out / "state").glob("*")):
-            assert waiting.poll() is None, logs(tmp_path)
-            assert time.monotonic() < deadline, logs(tmp_path)
-            time.sleep(0.05)
+    with started(["sbatch", "--wait", script], cwd=tmp_path) as waiting, complaining(tmp_path):
+
+        def saved():
+            assert not waiting.ended, waiting.describe("the job ended before a worker could be killed")
+            return list((out / "state").glob("*")) and workers_of(out)
+
+        wait_until(saved, "the run saves no state", waiting)
         os.kill(workers_of(out)[-1], signal.SIGKILL)
-        assert waiting.wait(timeout=240) == 0, logs(tmp_path)
+        waiting.succeed()
     record = json.loads((out / "run.json").read_text())
     assert record["status"] == "finished"
     steps = [json.loads(line)["step"] for line in (out / "metrics.jsonl").read_text().splitlines()]
@@ -86,8 +82,14 @@ def test_a_launched_run_survives_a_killed_worker_and_ends_at_the_same_bits(slurm
     assert weights[0] == weights[1]
 
 
-def logs(folder: Path) -> str:
-    return "\n".join(log.read_text()[-3000:] for log in folder.glob("scala-lab-*.log"))
+@contextlib.contextmanager
+def complaining(folder: Path):
+    """Show what the job said when something goes wrong."""
+    try:
+        yield
+    except AssertionError:
+        print("\n".join(log.read_text()[-5000:] for log in folder.glob("scala-lab-*.log")))
+        raise
 
 
 def test_the_script_says_what_was_asked_for(tmp_path, capsys):
@@ -104,7 +106,7 @@ def test_the_script_says_what_was_asked_for(tmp_path, capsys):
     assert "--device cuda" in text
     assert "--out runs/" in text
     assert text.rstrip().endswith("--resume")
-    assert subprocess.run(["bash", "-n", str(script)]).returncode == 0
+    run(["bash", "-n", script])
 
 
 def config(folder: Path) -> Path:

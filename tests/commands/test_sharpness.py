@@ -5,9 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -21,9 +19,10 @@ from scala_lab.curvature import HessianOperator, top_eigenpairs
 from scala_lab.curvature.rows import disjoint_sets, sorted_batches
 from scala_lab.tasks.tokens import Padding
 from tests.command_line import data_flags, flags, own_rows, refuse, strict_json, train_flags
+from tests.processes import ROOT, run
 from tests.tiny import save_tiny_model, write_rows
 
-ROOT = Path(__file__).parent.parent.parent
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +87,7 @@ def test_run_folder_needs_no_task_and_gives_what_the_operator_gives(here, capfd)
 
 def test_rows_run_at_once_and_kept_graphs_change_nothing(here):
     for number, more in enumerate(({"micro_batch": 12}, {"micro_batch": 5, "memory": 0}, {"micro_batch": 1})):
-        assert main(sharpness("run", precision="float64", json=here / f"{number}.json", **more)) == 0
+        assert main(sharpness("run", precision="float64", tol=1e-8, json=here / f"{number}.json", **more)) == 0
     values = [findings(here / f"{number}.json")[0]["eigenvalues"][0] for number in range(3)]
     assert values == pytest.approx([values[0]] * 3, rel=1e-6)
 
@@ -122,7 +121,7 @@ def test_deviation_is_over_disjoint_sets_of_rows(here):
 
 
 def test_everything_from_one_operator(here, capfd):
-    more = {"smallest": True, "trace": True, "layers": True, "density": True, "tol": 1e-4, "precision": "float64"}
+    more = {"smallest": True, "trace": True, "layers": True, "density": True, "tol": 1e-6, "precision": "float64"}
     assert main(sharpness("run", "other", **more, **own_rows(), json=here / "s.json", out=here / "s")) == 0
     found, other = findings(here / "s.json")
     matrix = dense(operator("run", 12, dtype=torch.float64))
@@ -146,15 +145,15 @@ def dense(op: HessianOperator) -> torch.Tensor:
 
 
 def test_power_iteration_and_pyhessian_find_the_same_top(here):
-    for solver in ("lanczos", "power", "pyhessian"):
-        more = {"tol": 1e-2, "max_products": 2000, "precision": "float64", "json": here / f"{solver}.json"}
+    for solver, tol in (("lanczos", 1e-6), ("power", 1e-2), ("pyhessian", 1e-2)):
+        more = {"tol": tol, "max_products": 2000, "precision": "float64", "json": here / f"{solver}.json"}
         main(sharpness("run", solver=solver, **more))
     lanczos, power, other = (findings(here / f"{name}.json")[0] for name in ("lanczos", "power", "pyhessian"))
     assert lanczos["converged"]
     assert power["converged"]
     # an eigenvalue lies within the residual of any unit vector; PyHessian's numbers are those of the vector before
     assert power["eigenvalues"] == pytest.approx(lanczos["eigenvalues"], rel=1e-3)
-    assert other["eigenvalues"] == pytest.approx(lanczos["eigenvalues"], rel=other["residuals"][0])
+    assert other["eigenvalues"] == pytest.approx(lanczos["eigenvalues"], rel=1.1 * other["residuals"][0])
     assert lanczos["hvps"] <= power["hvps"]
     assert "PyHessian" in other["note"]
 
@@ -277,25 +276,23 @@ def test_json_is_what_scripts_expect(here):
     assert not {"trace", "layers"} & set(found)
 
 
-def test_two_workers_agree_with_one_by_our_launcher_and_by_torchrun(here, place):
-    more = {"top_k": 3, "samples": 13, "micro_batch": 3, "smallest": True}
+def test_two_workers_agree_with_one_by_our_launcher_and_by_torchrun(here, place, capfd):
+    more = {"top_k": 3, "samples": 13, "micro_batch": 3, "smallest": True, "precision": "float64", "tol": 1e-6}
     torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    for name, start, workers in (("alone", [], None), ("ours", [], 2), ("torchrun", torchrun, None)):
+    for name, workers in (("alone", None), ("ours", 2), ("torchrun", None)):
         arguments = sharpness("run", **more, workers=workers, json=here / f"{name}.json", out=here / name)
-        done = subprocess.run(
-            [sys.executable, "-m", *start, "scala_lab", *arguments],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-            cwd=place,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.count("eigenvalues") == 1, "one worker speaks"
+        if name == "torchrun":
+            command = [sys.executable, "-m", *torchrun, "scala_lab", *arguments]
+            said = run(command, cwd=place, env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
+        else:
+            assert main(arguments) == 0
+            said = capfd.readouterr().out
+        assert said.count("eigenvalues") == 1, "one worker speaks"
     alone, ours, launched = (findings(here / f"{name}.json")[0] for name in ("alone", "ours", "torchrun"))
     for found in (ours, launched):
-        assert found["eigenvalues"] == pytest.approx(alone["eigenvalues"], rel=1e-4)
-        assert found["smallest"]["eigenvalue"] == pytest.approx(alone["smallest"]["eigenvalue"], rel=1e-4)
-        assert found["loss"] == pytest.approx(alone["loss"], rel=1e-5)
+        assert found["eigenvalues"] == pytest.approx(alone["eigenvalues"], rel=1e-5)
+        assert found["smallest"]["eigenvalue"] == pytest.approx(alone["smallest"]["eigenvalue"], rel=1e-5)
+        assert found["loss"] == pytest.approx(alone["loss"], rel=1e-12)
     names = [sorted(file.name for file in (here / name).iterdir()) for name in ("alone", "ours", "torchrun")]
     assert names[0] == names[1] == names[2]
 

@@ -14,6 +14,8 @@ from scala_lab.study import profiles
 from tests.command_line import refuse, snapshot
 from tests.report.own_studies import forgotten_imports, write_study
 
+pytestmark = pytest.mark.long
+
 EXAMPLE = Path(__file__).parent.parent.parent / "docs" / "examples" / "my_study.py"
 
 
@@ -74,7 +76,7 @@ def test_example_from_specs_to_page_and_nothing_twice(capfd):
 def test_a_report_keeps_the_studies_it_has(capfd, store):
     write_study(Path(), "first")
     write_study(Path(), "second", claim="X2", before="raise ValueError('no rows')")
-    assert main(["study", "first.py", "--out", "out", "--store", str(store)]) == 0
+    assert main(["study", "first.py", "--out", "out", "--store", str(store), "--processes", "1"]) == 0
     trained = runs_in(store)
     tables = snapshot(Path("out/tables"))
     capfd.readouterr()

@@ -8,6 +8,7 @@ import torch
 from scala_lab.curvature import HessianOperator
 from scala_lab.curvature.lanes import Lanes, lane_count
 from tests.curvature.dense import tiny_batches, tiny_classifier
+from tests.processes import PATIENCE
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def two_threads():
 
 
 def test_lanes_run_at_once_with_their_own_compute_threads(two_threads):
-    meeting = threading.Barrier(2, timeout=20)
+    meeting = threading.Barrier(2, timeout=PATIENCE)
 
     def meet(_):
         meeting.wait()  # breaks unless the other lane is here at the same time
@@ -41,5 +42,5 @@ def test_products_and_gradients_are_those_of_one_lane(tmp_path, two_threads, bud
         (several.multiply(vector), alone.multiply(vector)),
         (several.gradient(), alone.gradient()),
     ):
-        assert torch.allclose(found, expected, rtol=1e-10, atol=1e-14)
+        assert float((found - expected).norm() / expected.norm()) < 1e-10
     assert torch.equal(several.multiply(vector), several.multiply(vector))

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification
 
 from scala_lab.curvature import HessianOperator, top_eigenpairs
+from scala_lab.launcher import end_process
 from tests.curvature.dense import tiny_batches
 
 
@@ -38,3 +39,4 @@ def main(folder: str, sizes: list[int]) -> None:
 
 if __name__ == "__main__":
     main(**json.loads(sys.argv[1]))
+    end_process(0)

@@ -6,11 +6,14 @@ import base64
 import fcntl
 import json
 import os
+import select
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from tests.processes import PATIENCE
 
 FLAGS = (
     "--headless",
@@ -31,6 +34,10 @@ def find_chromium() -> str | None:
     return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
+class BrowserError(RuntimeError):
+    """The browser is gone or hangs."""
+
+
 class Browser:
     """One page of a headless Chromium.
 
@@ -40,6 +47,7 @@ class Browser:
 
     def __init__(self, program: str) -> None:
         self._profile = tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True)
+        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the browser runs
         commands_out, self._commands = os.pipe()
         self._answers_fd, answers_in = os.pipe()
         # above the numbers 3 and 4, where Chromium looks for its pipes
@@ -54,7 +62,7 @@ class Browser:
             pass_fds=(3, 4),
             preexec_fn=place_pipes,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=self._said,
         )
         for end in (commands_out, answers_in, *ends):
             os.close(end)
@@ -63,10 +71,14 @@ class Browser:
         self._count = 0
         self._session: str | None = None
         self.complaints: list[str] = []
-        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.ask(f"{domain}.enable")
+        try:
+            target = self.ask("Target.createTarget", url="about:blank")["targetId"]
+            self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+            for domain in ("Page", "Runtime", "Log", "Network"):
+                self.ask(f"{domain}.enable")
+        except BaseException:
+            self.close()
+            raise
 
     def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Send a command of the DevTools protocol and wait for its answer."""
@@ -74,7 +86,10 @@ class Browser:
         message = {"id": self._count, "method": method, "params": parameters}
         if self._session is not None:
             message["sessionId"] = self._session
-        os.write(self._commands, json.dumps(message).encode() + b"\0")
+        try:
+            os.write(self._commands, json.dumps(message).encode() + b"\0")
+        except BrokenPipeError as error:
+            raise BrowserError(f"the browser has ended; it said: {self._last_words()}") from error
         while True:
             answer = self._read()
             if answer.get("id") == self._count:
@@ -117,14 +132,22 @@ class Browser:
         self._answers.close()
         os.close(self._commands)
         self._profile.cleanup()
+        self._said.close()
 
     def _read(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
-            part = os.read(self._answers_fd, 1 << 20)
-            assert part, "the browser has gone"
+            ready, _, _ = select.select([self._answers_fd], [], [], PATIENCE)
+            part = os.read(self._answers_fd, 1 << 20) if ready else b""
+            if not part:
+                how = "has ended" if ready else "does not answer"
+                raise BrowserError(f"the browser {how}; it said: {self._last_words()}")
             self._buffer += part
         message, _, self._buffer = self._buffer.partition(b"\0")
         return json.loads(message)
+
+    def _last_words(self) -> str:
+        self._said.seek(0)
+        return self._said.read().decode(errors="replace")[-4000:]
 
     def _read_event(self) -> str:
         event = self._read()

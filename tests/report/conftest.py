@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.report.browser import Browser, find_chromium
+from tests.report.browser import Browser, BrowserError, find_chromium
 
 
 @pytest.fixture(scope="session")
@@ -14,6 +14,9 @@ def browser() -> Iterator[Browser]:
     program = find_chromium()
     if program is None:
         pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
-    one = Browser(program)
+    try:
+        one = Browser(program)
+    except BrowserError as error:
+        pytest.skip(f"{program} does not start here: {error}")
     yield one
     one.close()

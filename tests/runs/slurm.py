@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from scala_lab.training.launch import reserved_port
+from tests.processes import PATIENCE
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue")
 NODES = 2
@@ -19,13 +26,10 @@ NODES = 2
 
 
 def require_slurm() -> None:
-    """Skip where there is no SLURM to start; on a CI machine, install it."""
+    """Skip where there is no SLURM to start."""
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
-    if missing and os.geteuid() == 0 and os.environ.get("CI") == "true" and shutil.which("apt-get"):
-        subprocess.run(["apt-get", "install", "--yes", "--quiet", "slurm-wlm", "munge"], capture_output=True)
-        missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
-        pytest.skip(f"no {missing[0]} here (Debian packages slurm-wlm and munge; CI=true as root installs them)")
+        pytest.skip(f"no {missing[0]} on this machine (Debian: apt-get install slurm-wlm munge)")
     if os.geteuid() != 0:
         pytest.skip("starting SLURM's daemons takes root")
 
@@ -33,10 +37,11 @@ def require_slurm() -> None:
 class Slurm:
     """The daemons, and the folder that holds their configuration and state."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.config = folder / "slurm.conf"
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="slurm-"))  # near the root: paths of sockets must be short
+        self.config = self.folder / "slurm.conf"
         self._daemons: list[subprocess.Popen] = []
+        self._ports = [reserved_port() for _ in range(1 + NODES)]
 
     def start(self) -> None:
         """Start all daemons and wait until every node takes jobs."""
@@ -55,20 +60,26 @@ class Slurm:
 
     def stop(self) -> None:
         """End the daemons, the newest first; jobs that still run are cancelled."""
-        self.ask("scancel", "--user=root")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.ask("scancel", "--user=root", patience=60)
+            self.ask("scontrol", "shutdown", patience=60)
         for daemon in reversed(self._daemons):
             daemon.terminate()
         for daemon in reversed(self._daemons):
             try:
-                daemon.wait(10)
+                daemon.wait(60)
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
+        for port in self._ports:
+            port.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
-    def ask(self, *command: str) -> list[str]:
+    def ask(self, *command: str, patience: float = PATIENCE) -> list[str]:
         """Lines that a SLURM command prints."""
         environment = {**os.environ, "SLURM_CONF": str(self.config)}
-        return subprocess.run(command, capture_output=True, text=True, env=environment).stdout.split("\n")[:-1]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=patience)
+        return done.stdout.split("\n")[:-1]
 
     def _run(self, *command: str) -> None:
         with (self.folder / f"{command[0]}{len(self._daemons)}.log").open("wb") as log:
@@ -77,7 +88,7 @@ class Slurm:
             self._daemons.append(daemon)
 
     def _wait_for(self, condition, complaint: str) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while not condition():
             fallen = [daemon.args[0] for daemon in self._daemons if daemon.poll() is not None]
             logs = "".join(log.read_text(errors="replace")[-2000:] for log in self.folder.glob("*.log"))
@@ -87,13 +98,14 @@ class Slurm:
 
     def _configure(self, munge_socket: Path) -> None:
         host = socket.gethostname()
-        ports = [_free_port() for _ in range(1 + NODES)]
+        ports = [port.getsockname()[1] for port in self._ports]
         nodes = [
             f"NodeName=node{number} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 State=UNKNOWN"
             for number, port in enumerate(ports[1:])
         ]
         settings = {
             "ClusterName": "test",
+            "FirstJobId": random.randrange(1000, 10_000_000),  # the workers of a job meet at a port made of its number
             "SlurmctldHost": f"{host}(127.0.0.1)",
             "SlurmctldPort": ports[0],
             "SlurmUser": "root",
@@ -122,13 +134,19 @@ class Slurm:
         (self.folder / "state").mkdir()
 
 
+@contextlib.contextmanager
+def running_slurm() -> Iterator[Slurm]:
+    """A SLURM for the block, or a skip."""
+    require_slurm()
+    slurm = Slurm()
+    try:
+        slurm.start()
+        yield slurm
+    finally:
+        slurm.stop()
+
+
 def _end_with_parent() -> None:
     """Have the system end this process when the tests are gone, even by kill -9 (Linux)."""
     set_death_signal = 1
     ctypes.CDLL(None).prctl(set_death_signal, signal.SIGTERM)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -5,36 +5,30 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 import sys
 import time
 
 import pytest
 
 from scala_lab.runs.claim import STALE_SECONDS, claimed, is_claimed, on_this_host
+from tests.processes import PATIENCE, holding, wait_until
 
-HOLD = "import sys, time; from pathlib import Path; from scala_lab.runs.claim import *\n"
+HOLD = "import sys; from pathlib import Path; from scala_lab.runs.claim import *\n"
 
 
-def hold_elsewhere(block: str) -> subprocess.Popen:
-    """A process that has entered the block and stays there."""
-    code = HOLD + f"with {block}:\n    print('in', flush=True); time.sleep(100)"
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "in\n"
-    return process
+def hold_elsewhere(block: str):
+    """A process that has entered the block and stays there, until ours is left."""
+    code = HOLD + f"with {block}:\n    print('in', flush=True); sys.stdin.read()"
+    return holding([sys.executable, "-c", code], "in")
 
 
 def test_claim_ends_with_its_process(tmp_path):
     file = tmp_path / "claims" / "x"
-    process = hold_elsewhere(f"claimed(Path({str(file)!r}))")
-    try:
+    with hold_elsewhere(f"claimed(Path({str(file)!r}))") as process:
         assert json.loads(file.read_text()) == {"host": platform.node(), "pid": process.pid}
         assert is_claimed(file)
         with claimed(file) as mine:
             assert not mine
-    finally:
-        process.kill()
-        process.wait()
     assert file.exists()  # what a killed process leaves behind holds nobody up
     assert not is_claimed(file)
     with claimed(file) as mine:
@@ -66,23 +60,19 @@ def test_holder_beats(tmp_path, monkeypatch):
     file = tmp_path / "x"
     with claimed(file):
         os.utime(file, (0, 0))
-        deadline = time.monotonic() + 10
-        while file.stat().st_mtime < 1 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert time.time() - file.stat().st_mtime < 60
+        wait_until(lambda: file.stat().st_mtime > 1, "no heart beats")
+        assert file.stat().st_mtime == pytest.approx(time.time(), abs=PATIENCE)
 
 
 def test_what_is_alone_waits_for_the_others(tmp_path):
     file = tmp_path / "busy"
-    process = hold_elsewhere(f"on_this_host(Path({str(file)!r}), False)")
-    with on_this_host(file, alone=False):
-        assert process.poll() is None  # two that are not alone go side by side
-    waiting = subprocess.Popen(
-        [sys.executable, "-c", HOLD + f"with on_this_host(Path({str(file)!r}), True): print('in')"],
-        stdout=subprocess.PIPE,
-    )
-    with pytest.raises(subprocess.TimeoutExpired):
-        waiting.wait(1.0)
-    process.kill()
-    process.wait()
-    assert waiting.communicate(timeout=60)[0] == b"in\n"
+    waits = f"print('begun', flush=True)\nwith on_this_host(Path({str(file)!r}), True): print('in')"
+    with hold_elsewhere(f"on_this_host(Path({str(file)!r}), False)") as other:
+        with on_this_host(file, alone=False):
+            assert not other.ended  # two that are not alone go side by side
+        with holding([sys.executable, "-c", HOLD + waits], "begun") as waiting:
+            for _ in range(20):
+                time.sleep(0.02)
+                assert waiting.said == "begun\n"
+            other.kill()
+            assert waiting.succeed() == "begun\nin\n"

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -19,23 +14,25 @@ from scala_lab.runs.local import LocalPool
 from scala_lab.runs.store import RunStore
 from scala_lab.runs.sweep import run_sweep
 from scala_lab.runs.work import Job
+from tests.processes import Started, started, wait_until
 from tests.runs.measures import tiny_spec
 from tests.runs.sweeping import STEPS, cells
+from tests.runs.test_local import drain
+from tests.runs.test_sweep import Here
 
-PATIENCE = 300
-"""Seconds; a loaded machine is slow, and a test that hangs must end."""
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
 def clean(inputs, tmp_path_factory):
     store = RunStore(tmp_path_factory.mktemp("clean"))
-    run_sweep(cells(*inputs), store, LocalPool(2))
+    run_sweep(cells(*inputs), store, Here())
     return store
 
 
-def start_sweep(inputs, store: RunStore) -> subprocess.Popen:
-    command = [sys.executable, "-m", "tests.runs.sweeping", *map(str, inputs), str(store.root)]
-    return subprocess.Popen(command, start_new_session=True)
+def sweep(inputs, store: RunStore):
+    """A sweep in a process of its own, for the block."""
+    return started([sys.executable, "-m", "tests.runs.sweeping", *inputs, store.root])
 
 
 def steps_logged(store: RunStore) -> int:
@@ -55,14 +52,6 @@ def finished(store: RunStore) -> dict[Path, tuple[int, int]]:
     return {file: (file.stat().st_ino, file.stat().st_mtime_ns) for file in (*found, *checkpoints) if file.exists()}
 
 
-def group_alive(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def assert_same(store: RunStore, clean: RunStore) -> None:
     """Equal records but for times, and equal weights to the bit."""
     left, right = results(store), results(clean)
@@ -75,49 +64,37 @@ def assert_same(store: RunStore, clean: RunStore) -> None:
         assert all(tensor.equal(found[name]) for name, tensor in expected.items())
 
 
-def test_killed_three_times_a_sweep_ends_like_a_clean_one(inputs, clean, tmp_path):
-    store = RunStore(tmp_path / "store")
-    done: dict[Path, tuple[int, int]] = {}
-    for _ in range(3):
-        goal = steps_logged(store) + random.randrange(1, STEPS)
-        sweep = start_sweep(inputs, store)
-        deadline = time.monotonic() + PATIENCE
-        while sweep.poll() is None and steps_logged(store) < goal:
-            assert time.monotonic() < deadline, "the sweep does not get on"
-            time.sleep(0.002)
-        sweep.send_signal(signal.SIGKILL)
-        sweep.wait()
-        while group_alive(sweep.pid):
-            assert time.monotonic() < deadline, "workers outlive their sweep"
-            time.sleep(0.05)
-        assert done.items() <= finished(store).items()
-        done = finished(store)
-    assert start_sweep(inputs, store).wait(PATIENCE) == 0
-    assert done.items() <= finished(store).items(), "something finished was done again"
-    assert_same(store, clean)
-    assert [file.name.partition("-")[0] for file in (store.root / "claims").iterdir()] == ["busy"]
-
-
-def test_two_sweeps_share_the_work(inputs, clean, tmp_path):
+def test_two_sweeps_that_are_killed_and_two_that_go_on_end_like_a_clean_one(inputs, clean, tmp_path):
+    """Of two sweeps side by side the first is killed, the other goes on and is killed, two more go on from there."""
     store = RunStore(tmp_path / "store")
     first_seen: dict[Path, tuple[int, int]] = {}
-    over = threading.Event()
 
-    def watch() -> None:
-        while not over.wait(0.02):
-            for file, identity in finished(store).items():
-                first_seen.setdefault(file, identity)
+    def look() -> None:
+        for file, identity in finished(store).items():
+            first_seen.setdefault(file, identity)
 
-    watching = threading.Thread(target=watch)
-    watching.start()
-    try:
-        sweeps = [start_sweep(inputs, store) for _ in range(2)]
-        assert [sweep.wait(PATIENCE) for sweep in sweeps] == [0, 0]
-    finally:
-        over.set()
-        watching.join()
+    def get_on(steps: int, running: Started) -> None:
+        goal = steps_logged(store) + steps
+
+        def there() -> bool:
+            look()
+            return running.ended or steps_logged(store) >= goal
+
+        wait_until(there, f"the sweep does not log {steps} steps", running, every=0.002)
+
+    with sweep(inputs, store) as first, sweep(inputs, store) as second:
+        get_on(random.randrange(1, STEPS), first)
+        first.kill()
+        get_on(random.randrange(1, STEPS), second)
+        second.kill()
+    look()
+    with sweep(inputs, store) as third, sweep(inputs, store) as fourth:
+        for one in (third, fourth):
+            wait_until(lambda one=one: look() or one.ended, "a sweep does not end", third, fourth)
+            one.succeed()
     assert first_seen.items() <= finished(store).items(), "something finished was done again"
     assert_same(store, clean)
+    assert [file.name.partition("-")[0] for file in (store.root / "claims").iterdir()] == ["busy"]
 
 
 def test_warm_worker_trains_as_a_fresh_one(inputs, tmp_path):
@@ -132,10 +109,7 @@ def test_warm_worker_trains_as_a_fresh_one(inputs, tmp_path):
     for store, specs in zip(stores, ([*before, target], [target]), strict=True):
         with LocalPool(1) as pool:
             pool.submit([Job(spec, store.root) for spec in specs])
-            endings = []
-            while len(endings) < len(specs):
-                endings += pool.endings(PATIENCE)
-        assert {ending.outcome for ending in endings} == {"done"}
+            assert set(drain(pool, len(specs)).values()) == {"done"}
     warm, fresh = (store.run(target) for store in stores)
     assert warm.metrics == fresh.metrics
     left, right = (load_file(run.checkpoint / "model.safetensors") for run in (warm, fresh))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 import pytest
 from safetensors.torch import load_file
@@ -16,15 +15,21 @@ from scala_lab.runs.measurement import Measurement
 from scala_lab.runs.store import RunStore
 from scala_lab.runs.sweep import run_sweep
 from scala_lab.runs.work import Job
+from tests.processes import wait_until
 from tests.runs.measures import tiny_spec
 
-PATIENCE = 300
+pytestmark = pytest.mark.long
 
 
 def drain(pool, count):
+    """What became of the next so many jobs."""
     endings = []
-    while len(endings) < count:
-        endings += pool.endings(PATIENCE)
+
+    def all_back():
+        endings.extend(pool.endings(1.0))
+        return len(endings) >= count
+
+    wait_until(all_back, f"fewer than {count} jobs of the pool end; it is at {pool.running()}", every=0.0)
     return {ending.key: ending.outcome for ending in endings}
 
 
@@ -56,7 +61,8 @@ def test_run_with_workers_counts_all_its_cores(inputs, tmp_path):
     assert Job(tiny_spec(*inputs, workers=3, threads=2), tmp_path).cores == 6
 
 
-def test_killed_worker_is_replaced_and_its_run_goes_on(inputs, tmp_path):
+def test_killed_worker_is_replaced_and_its_run_goes_on_and_measurements_start_alike_after_it(inputs, tmp_path):
+    numbers = Measurement("tests.runs.measures:random_numbers")
     spec = tiny_spec(*inputs, epochs=3, batch_size=4, micro_batch=4).resolved()
     stores = [RunStore(tmp_path / name) for name in ("whole", "broken")]
     with LocalPool(1) as pool:
@@ -64,17 +70,19 @@ def test_killed_worker_is_replaced_and_its_run_goes_on(inputs, tmp_path):
         drain(pool, 1)
         log = stores[1].run_folder(spec) / "metrics.jsonl"
         pool.submit([Job(spec, stores[1].root, save_every=0.0)])
-        deadline = time.monotonic() + PATIENCE
-        while not log.exists() or len(log.read_bytes().splitlines()) < 10:
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
+        wait_until(
+            lambda: log.exists() and len(log.read_bytes().splitlines()) >= 10, "the run does not get on", every=0.002
+        )
         os.kill(pool._workers[0].process.pid, signal.SIGKILL)
         assert drain(pool, 1) == {spec.run_id: "died"}
         assert stores[1].status(spec) == "running"
-        pool.submit([Job(spec, stores[1].root, save_every=0.0)])
-        assert drain(pool, 1) == {spec.run_id: "done"}
+        pool.submit([Job(numbers, stores[0].root), Job(spec, stores[1].root, save_every=0.0)])
+        pool.submit([Job(numbers, stores[1].root)])
+        assert drain(pool, 3) == {spec.run_id: "done", numbers.id: "done"}
     whole, broken = (load_file(store.run(spec).checkpoint / "model.safetensors") for store in stores)
     assert all(tensor.equal(broken[name]) for name, tensor in whole.items())
+    # in a worker that is new, and in one that has trained
+    assert stores[0].measurement(numbers)["result"] == stores[1].measurement(numbers)["result"]
 
 
 def test_workers_that_cannot_start_are_not_put_down_to_the_cells(tmp_path, monkeypatch):
@@ -87,16 +95,6 @@ def test_workers_that_cannot_start_are_not_put_down_to_the_cells(tmp_path, monke
     with pytest.raises(UserError, match=r"do not start on this machine.* ended with exit code 1, saying: no such luck"):
         run_sweep([Cell(measurement)], store, LocalPool())
     assert store.status(measurement) == "missing"
-
-
-def test_measurement_starts_alike_in_a_worker_that_has_worked(inputs, tmp_path):
-    numbers = Measurement("tests.runs.measures:random_numbers")
-    stores = [RunStore(tmp_path / name) for name in ("fresh", "warm")]
-    with LocalPool(1) as pool:
-        pool.submit([Job(numbers, stores[0].root), Job(tiny_spec(*inputs).resolved(), stores[1].root)])
-        pool.submit([Job(numbers, stores[1].root)])
-        drain(pool, 3)
-    assert stores[0].measurement(numbers)["result"] == stores[1].measurement(numbers)["result"]
 
 
 def test_pool_without_processes_is_refused():

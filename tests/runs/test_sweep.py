@@ -20,6 +20,8 @@ from scala_lab.runs.work import Job, carry_out
 from tests.runs.measures import tiny_spec
 from tests.tiny import save_tiny_model, write_rows
 
+pytestmark = pytest.mark.long
+
 WEIGHTS = "tests.runs.measures:weight_sum"
 
 

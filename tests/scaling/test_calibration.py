@@ -23,6 +23,8 @@ MADE_UP = Calibration(
     links={WITHIN: Link(1e-5, math.inf), "200mbit": Link(1e-4, 2.4e7)},
 )
 
+pytestmark = pytest.mark.long
+
 
 def test_a_calibration_survives_json():
     assert Calibration.from_dict(json.loads(json.dumps(MADE_UP.to_dict(), allow_nan=False))) == MADE_UP
@@ -43,7 +45,7 @@ def test_this_machine_can_be_calibrated(tiny_bert, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_places_for_workers", lambda spec: 2)
     rows = write_rows(tmp_path / "rows.csv", 60)
     spec = RunSpec.of(task=str(rows), text_columns=("text",), label_column="label", model=str(tiny_bert), threads=1)
-    found = calibrate(spec)
+    found = calibrate(spec, seconds=0.02)
     assert found.cores == 2
     assert found.crowding >= 1
     assert found.update_crowding >= 1
@@ -52,4 +54,4 @@ def test_this_machine_can_be_calibrated(tiny_bert, tmp_path, monkeypatch):
     assert set(found.update) == {"adamw", "lamb"}
     loads = Load(1, 8, 96, 1152), Load(4, 64, 768, 9216)
     for computing in (found.plain, found.noise):
-        assert 0 < computing.seconds(loads[0]) < computing.seconds(loads[1])
+        assert 0 < computing.seconds(loads[0]) <= computing.seconds(loads[1])

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,9 +14,10 @@ from scala_lab.scaling import hosts as module
 from scala_lab.scaling.hosts import bits_per_second, open_hosts, why_not
 from scala_lab.spec import RunSpec
 from scala_lab.training import train
+from tests.processes import alive, holding, run, started, wait_until
 from tests.tiny import write_rows
 
-ROOT = Path(__file__).parent.parent.parent
+pytestmark = pytest.mark.long
 
 SEND = """
 import socket, sys, time
@@ -44,11 +42,12 @@ HOLD = """
 import os, subprocess, time
 from scala_lab.scaling.hosts import open_hosts
 with open_hosts(2, "1gbit") as hosts:
-    started = subprocess.Popen(hosts.command(1, ["sleep", "600"]))
-    time.sleep(0.2)
-    names = {os.readlink(f"/proc/{holder}/ns/net") for holder in hosts.holders}
+    names = [os.readlink(f"/proc/{holder}/ns/net") for holder in hosts.holders]
+    started = subprocess.Popen(hosts.command(1, ["sleep", "1200"]))
+    while os.readlink(f"/proc/{started.pid}/ns/net") != names[1]:
+        time.sleep(0.01)  # it is on its way there
     print(started.pid, *names, flush=True)
-    time.sleep(600)
+    time.sleep(1200)
 """
 
 
@@ -59,15 +58,20 @@ def _able():
         pytest.skip(lack)
 
 
-def namespaces() -> set[str]:
-    """Network namespaces that some process is in."""
-    found = set()
+def namespaces() -> dict[str, list[str]]:
+    """Network namespaces that some process is in, with what these processes were started as."""
+    found: dict[str, list[str]] = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            found.add(os.readlink(process / "ns" / "net"))
+            words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            found.setdefault(os.readlink(process / "ns" / "net"), []).append(words)
         except OSError:  # it has just ended
             continue
     return found
+
+
+def namespace_of(process: int) -> str:
+    return os.readlink(f"/proc/{process}/ns/net")
 
 
 @pytest.mark.usefixtures("_able")
@@ -78,11 +82,14 @@ def test_two_hosts_leave_the_weights_of_one_host_and_nothing_else(tiny_bert, tmp
         **{"method": "scala", "delay": 0.0, "batch_size": 8, "micro_batch": 3, "lr": 0.01, "max_steps": 4},
         **{"workers": 2, "threads": 1},
     )
-    before = namespaces()
     with open_hosts(2, "200mbit") as hosts:
+        ours = {namespace_of(holder) for holder in hosts.holders}
+        assert len(ours) == 2
+        assert namespace_of(os.getpid()) not in ours
         apart = train(spec, tmp_path / "apart", places=hosts)
-        assert len(namespaces() - before) == 3
-    assert namespaces() <= before
+        left = {name: words for name, words in namespaces().items() if name in ours}
+        assert {name: len(words) for name, words in left.items()} == dict.fromkeys(ours, 1), left
+    assert not ours & set(namespaces())
     together = train(spec, tmp_path / "together")
     assert apart.record["id"] == together.record["id"]
     weights = [(run.checkpoint / "model.safetensors").read_bytes() for run in (apart, together)]
@@ -96,30 +103,24 @@ def test_a_link_is_no_faster_than_its_rate_in_either_direction():
         assert hosts.rate == rate
         for sender, receiver in ((0, 1), (1, 0)):
             address = hosts.address(sender)
-            sending = subprocess.Popen(hosts.command(sender, [sys.executable, "-c", SEND, address, str(size)]))
-            received = subprocess.run(
-                hosts.command(receiver, [sys.executable, "-c", RECEIVE, address]),
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            assert sending.wait() == 0
+            with started(hosts.command(sender, [sys.executable, "-c", SEND, address, str(size)])) as sending:
+                seconds = float(run(hosts.command(receiver, [sys.executable, "-c", RECEIVE, address])))
+                sending.succeed()
             # what the bucket lets through at once is not waited for
-            assert float(received.stdout) >= 8 * (size - 2 * module.LEAST_BURST) / rate
+            assert seconds >= 8 * (size - 2 * module.LEAST_BURST) / rate
 
 
 @pytest.mark.usefixtures("_able")
 def test_kill_leaves_neither_namespaces_nor_what_ran_in_them():
-    holding = subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    pid, *names = holding.stdout.readline().split()
-    assert len(names) == 2
-    assert set(names) <= namespaces()
-    holding.send_signal(signal.SIGKILL)
-    holding.wait()
-    deadline = time.monotonic() + 30
-    while set(names) & namespaces() or Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < deadline, "hosts outlive the process that made them"
-        time.sleep(0.05)
+    with holding([sys.executable, "-c", HOLD], "\n") as maker:
+        pid, *names = maker.said.split()
+        assert len(names) == 2
+        assert set(names) <= set(namespaces())
+        maker.kill()
+        wait_until(
+            lambda: not set(names) & set(namespaces()) and not alive(int(pid)),
+            "hosts outlive the process that made them",
+        )
 
 
 def test_rate_is_read_as_tc_writes_it():

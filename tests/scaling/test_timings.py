@@ -18,6 +18,8 @@ from scala_lab.training.run_folder import RunResult
 from scala_lab.training.world import World
 from tests.tiny import write_rows
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def spec(tmp_path, tiny_bert):

@@ -22,7 +22,7 @@ def test_time_asleep_is_lost_and_time_computing_is_not():
             pass
 
     seconds, idle = clocked(compute, ALONE)
-    assert seconds - idle >= 0.05
+    assert seconds - idle >= 0.05 - 1e-3  # two clocks
 
 
 def test_what_was_disturbed_is_done_again_until_it_was_not():

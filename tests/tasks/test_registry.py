@@ -1,4 +1,3 @@
-import subprocess
 import sys
 
 import pytest
@@ -6,6 +5,7 @@ import pytest
 from scala_lab.errors import UserError
 from scala_lab.tasks.metrics import METRICS
 from scala_lab.tasks.registry import TASKS, Task, find_task
+from tests.processes import run
 
 GLUE = {"sst2", "qnli", "mnli", "qqp", "stsb", "mrpc", "rte", "cola"}
 EMBEDDED = {"mini-sst2", "mini-qnli", "mini-mnli", "mini-qqp", "mini-stsb"}
@@ -64,4 +64,4 @@ def test_importing_the_task_modules_imports_nothing_heavy():
     code = "; ".join(f"import scala_lab.tasks.{name}" for name in modules.split())
     heavy = "{'torch', 'transformers', 'datasets', 'pandas', 'sklearn', 'scipy', 'pyarrow'}"
     check = f"import sys; {code}; assert not {heavy} & set(sys.modules), {heavy} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", check], check=True)
+    run([sys.executable, "-c", check])

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from scala_lab.launcher import end_process
 from scala_lab.methods.recipes import RECIPES
 from scala_lab.spec import RunSpec
 from scala_lab.training.loop import Training
@@ -45,6 +46,11 @@ def recipe_spec(method: str, model: Path, rows: Path, precision: str, micro_batc
     return RunSpec.of(**values).resolved()
 
 
+def precision_of(method: str) -> str:
+    """Of gradients that are compared: in float32, rounding can turn the sign of a normalized ascent."""
+    return "float64" if RECIPES[method].option_values().get("ascent") == "normalized" else "float32"
+
+
 def gradient(spec: RunSpec, world: World, step: int = 0) -> torch.Tensor:
     """The flat mean gradient of a step."""
     training = Training(spec, prepare(spec), world)
@@ -69,11 +75,10 @@ def main(model: str, rows: list[str], out: str) -> None:
     for file in map(Path, rows):
         found = {}
         for method in RECIPES:
-            for precision in ("float32", "float64"):
-                spec = recipe_spec(method, Path(model), file, precision, 2, 2)
-                found[f"{method} gradient {precision}"] = gradient(spec, world)
-                found[f"{method} last gradient {precision}"] = gradient(spec, world, step=2)
-            found[f"{method} weights"] = weights(spec, world)
+            spec = recipe_spec(method, Path(model), file, precision_of(method), 2, 2)
+            found[f"{method} gradient"] = gradient(spec, world)
+            found[f"{method} last gradient"] = gradient(spec, world, step=2)
+            found[f"{method} weights"] = weights(recipe_spec(method, Path(model), file, "float64", 2, 2), world)
         if world.leads:
             save_file(found, Path(out) / f"{file.stem}.safetensors")
     world.leave()
@@ -81,3 +86,4 @@ def main(model: str, rows: list[str], out: str) -> None:
 
 if __name__ == "__main__":
     main(**json.loads(sys.argv[1]))
+    end_process(0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from scala_lab.files import new_folder, write_json, write_text
 from scala_lab.spec import RunSpec
 from scala_lab.training.run_folder import RunWriter, check_folder, check_inputs, locked, read_run
 from tests.command_line import snapshot, strict_json
+from tests.processes import holding
 
 SPEC = RunSpec.of(method="lamb", threads=1, device="cpu").resolved()
 
@@ -151,19 +151,10 @@ with locked(Path(sys.argv[1])):
 
 
 def test_lock_is_held_against_another_process_and_ends_with_it(tmp_path):
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path / "run")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
-    )
-    try:
-        assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(UserError, match="another process is training"), locked(tmp_path / "run"):
-            pass
-    finally:
-        holder.kill()
-        holder.wait()
+    holder = [sys.executable, "-c", HOLDER, tmp_path / "run"]
+    refused = pytest.raises(UserError, match="another process is training")
+    with holding(holder, "held"), refused, locked(tmp_path / "run"):
+        pass
     with locked(tmp_path / "run"):
         pass
 

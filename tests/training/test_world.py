@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
+from scala_lab.cli import main
 from scala_lab.models.encoder import Encoder
 from scala_lab.models.loading import load_classifier
 from scala_lab.spec import RunSpec
@@ -19,9 +19,10 @@ from scala_lab.training import evaluation
 from scala_lab.training.evaluation import predict_split
 from scala_lab.training.preparation import prepare
 from scala_lab.training.world import World
+from tests.processes import run
 from tests.tiny import write_rows
 
-ROOT = Path(__file__).parent.parent.parent
+pytestmark = pytest.mark.long
 
 
 def test_evaluation_runs_each_row_once_and_to_the_same_bits_on_any_number_of_workers(tiny_bert, tmp_path, monkeypatch):
@@ -55,7 +56,7 @@ def test_evaluation_runs_each_row_once_and_to_the_same_bits_on_any_number_of_wor
     assert np.array_equal(together, alone)
 
 
-def test_torchrun_and_our_launcher_give_the_same_run_even_if_a_worker_cannot_clear_up(tiny_bert, tmp_path):
+def test_torchrun_and_our_launcher_give_the_same_run_even_if_a_worker_cannot_clear_up(tiny_bert, tmp_path, monkeypatch):
     rows = write_rows(tmp_path / "rows.csv", 50)
     flags = f"train --task {rows} --label-column label --eval-file {rows} --model {tiny_bert} --method lamb --epochs 2"
     flags += " --batch-size 8 --micro-batch 3 --threads 1 --lr 0.01 --text-columns text --out"
@@ -63,16 +64,13 @@ def test_torchrun_and_our_launcher_give_the_same_run_even_if_a_worker_cannot_cle
     (tmp_path / "sitecustomize.py").write_text(
         'import atexit, os\nif "RANK" in os.environ:\n    atexit.register(os.abort)\n'  # as a library's thread may
     )
-    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    commands = {
-        "torchrun": [*torchrun, "-m", "scala_lab", *flags.split(), str(tmp_path / "torchrun")],
-        "ours": [sys.executable, "-m", "scala_lab", *flags.split(), str(tmp_path / "ours"), "--workers", "2"],
-    }
-    for command in commands.values():
-        subprocess.run(command, check=True, cwd=ROOT, env=env)
-    records = {name: json.loads((tmp_path / name / "run.json").read_text()) for name in commands}
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    run([*torchrun, "-m", "scala_lab", *flags.split(), tmp_path / "torchrun"])
+    assert main([*flags.split(), str(tmp_path / "ours"), "--workers", "2"]) == 0
+    names = ("torchrun", "ours")
+    records = {name: json.loads((tmp_path / name / "run.json").read_text()) for name in names}
     assert records["torchrun"]["id"] == records["ours"]["id"]
     assert records["torchrun"]["metrics"] == records["ours"]["metrics"]
-    weights = [(tmp_path / name / "checkpoint" / "model.safetensors").read_bytes() for name in commands]
+    weights = [(tmp_path / name / "checkpoint" / "model.safetensors").read_bytes() for name in names]
     assert weights[0] == weights[1]
