@@ -190,9 +190,9 @@ if os.environ["RANK"] == "0":
     time.sleep(60)
 if {killed}:
     os.kill(os.getpid(), signal.SIGKILL)
-(complaints / "1").write_text("Traceback (most recent call last):\\nValueError: broken\\n")
-time.sleep(0.1)
-(complaints / "0.user-error").write_text("what follows from it")
+trace = "Traceback (most recent call last):\\nValueError: broken\\n"
+fault = {{"rank": 1, "kind": "own fault", "sentence": "ValueError: broken", "trace": trace}}
+(complaints / "1.json").write_text(json.dumps(fault))
 sys.exit(1)
 """
 
@@ -203,6 +203,7 @@ def test_failure_of_a_worker_is_said_once_and_stops_the_others(run, capfd, monke
     worker.write_text(FAKE_WORKER.format(python=sys.executable, killed=killed))
     worker.chmod(0o755)
     monkeypatch.setattr("scala_lab.training.launch.sys.executable", str(worker))
+    monkeypatch.setattr("scala_lab.training.launch.GRACE_SECONDS", 0.5)
     assert run(workers=2) == 1
     err = capfd.readouterr().err
     assert err.count("scala-lab: error:") == 1
