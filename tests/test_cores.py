@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from scala_lab import RunSpec, cores, train
+from scala_lab import RunSpec, cores
 from scala_lab.cli import main
 from scala_lab.study.discovery import all_studies
 from scala_lab.study.profiles import PROFILES
-from scala_lab.training.launch import WorkerFailure
+from scala_lab.training.world import check_devices, warn_of_crowded_cores
 from tests.command_line import data_flags, flags, refuse, train_flags
 from tests.tiny import write_rows
 
@@ -36,6 +36,17 @@ def here(tmp_path, monkeypatch) -> Path:
 @pytest.fixture
 def one_core(monkeypatch) -> None:
     monkeypatch.setattr(cores, "usable_cores", lambda: 1)
+
+
+@pytest.fixture
+def bound() -> Iterator[None]:
+    """Have this process, and those it starts, run on one core."""
+    if not hasattr(os, "sched_setaffinity"):
+        pytest.skip("this system does not bind processes to cores")
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    yield
+    os.sched_setaffinity(0, before)
 
 
 @pytest.mark.parametrize(
@@ -99,32 +110,28 @@ def test_more_than_four_workers_on_a_core_are_refused(here, tiny_bert, one_core,
     refuse(capfd, ["sharpness", str(tiny_bert), *rows, *flags(samples=12, workers=5, device="cpu")], said)
 
 
-@pytest.mark.parametrize(
-    ("workers", "threads", "note"),
-    [
-        (4, 1, "note: 4 workers share the 1 core of this host and take turns\n"),
-        (2, 3, "note: 2 workers of 3 threads share the 1 core of this host and take turns\n"),
-    ],
-)
-def test_workers_that_outnumber_the_cores_are_spoken_of(
-    here, tiny_bert, one_core, monkeypatch, capfd, workers, threads, note
-):
-    def start(*_: object) -> None:
-        raise WorkerFailure("none were started")
+@pytest.mark.parametrize("command", ["train", "sharpness"])
+def test_workers_that_outnumber_the_cores_are_spoken_of(here, tiny_bert, bound, capfd, command):
+    """Once, when a run starts; what is refused before is not spoken of."""
+    if command == "train":
+        words = train_flags(tiny_bert, Path("rows.csv"), workers=2, device="cpu", epochs=1)
+    else:
+        words = ["sharpness", str(tiny_bert), *data_flags(Path("rows.csv"))]
+        words += flags(samples=12, workers=2, device="cpu")
+    assert main(words) == 0
+    assert capfd.readouterr().err.count("note: 2 workers share the 1 core of this host and take turns\n") == 1
 
-    columns = {"text_columns": ("text",), "label_column": "label", "eval_file": "rows.csv", "device": "cpu"}
-    spec = RunSpec.of(task="rows.csv", model=str(tiny_bert), **columns, workers=workers, threads=threads)
-    monkeypatch.setattr("scala_lab.training.api.launch_workers", start)
-    with pytest.raises(WorkerFailure):
-        train(spec, "out", progress=True)
-    assert capfd.readouterr().err == note
-    with pytest.raises(WorkerFailure):
-        train(spec, "out")
-    assert capfd.readouterr().err == "", "a program that starts runs is not spoken to"
-    monkeypatch.setattr("scala_lab.commands.sharpness_worker.measure_together", start)
-    words = flags(samples=12, workers=workers, threads=threads, device="cpu")
-    assert main(["sharpness", str(tiny_bert), *data_flags(Path("rows.csv"), threads=None), *words]) == 1
-    assert capfd.readouterr().err.startswith(note)
+
+def test_note_on_workers(one_core, monkeypatch, capfd):
+    spec = RunSpec.of(workers=4, threads=1, device="cpu").resolved()
+    warn_of_crowded_cores(spec)
+    assert capfd.readouterr().err == "note: 4 workers share the 1 core of this host and take turns\n"
+    warn_of_crowded_cores(spec.override(workers=2, threads=3))
+    assert capfd.readouterr().err == "note: 2 workers of 3 threads share the 1 core of this host and take turns\n"
+    warn_of_crowded_cores(spec.override(device="cuda"))
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    warn_of_crowded_cores(spec)
+    assert capfd.readouterr().err == "", "torchrun may have given each of them cores of its own"
 
 
 def test_workers_that_fit_are_not_spoken_of(monkeypatch, capfd):
@@ -138,8 +145,6 @@ def test_workers_that_fit_are_not_spoken_of(monkeypatch, capfd):
 
 def test_workers_of_a_launcher_are_let_in(one_core, monkeypatch):
     """A launcher may give each of them a core of its own, and then each sees only that one."""
-    from scala_lab.training.world import check_devices
-
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "16"), ("LOCAL_WORLD_SIZE", "16")):
         monkeypatch.setitem(os.environ, name, value)
     check_devices(RunSpec.of(workers=16, device="cpu").resolved())

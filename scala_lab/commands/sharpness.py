@@ -29,10 +29,9 @@ def run(options: Sharpness) -> int:
     from scala_lab.commands.sharpness_report import show_findings, write_findings
     from scala_lab.commands.sharpness_worker import measure_together
     from scala_lab.training.launch import WorkerFailure
-    from scala_lab.training.world import check_devices, started_by_launcher, warn_of_crowded_cores
+    from scala_lab.training.world import check_devices, started_by_launcher
 
     check_devices(options.spec)
-    warn_of_crowded_cores(options.spec)
     together = options.spec.machine.workers > 1 and not started_by_launcher()
     try:
         findings, densities = (measure_together if together else measure_all)(options)

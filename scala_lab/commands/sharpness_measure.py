@@ -18,7 +18,7 @@ from scala_lab.curvature.layers import layer_eigenvalues
 from scala_lab.curvature.pyhessian_check import pyhessian_top
 from scala_lab.curvature.trace import trace
 from scala_lab.errors import UserError
-from scala_lab.training.world import World, join_world
+from scala_lab.training.world import World, join_world, warn_of_crowded_cores
 
 if TYPE_CHECKING:
     from scala_lab.commands.sharpness_options import Sharpness
@@ -56,6 +56,8 @@ def _measure(
     share = {"rank": world.rank, "workers": world.size}
     group = dist.group.WORLD if world.size > 1 else None
     loaded = load_with_samples(checkpoint, options.data, options.over, world.device, repeats=options.repeats, **share)
+    if world.leads and checkpoint == options.checkpoints[0]:
+        warn_of_crowded_cores(options.spec)
     entries, density = [], None
     for number, batches in enumerate(loaded.sets, start=1):
         bar.start(f"{checkpoint} ({number}/{options.repeats})" if options.repeats > 1 else str(checkpoint), "products")

@@ -76,8 +76,6 @@ def train(
     if spec.machine.workers > 1 and not started_by_launcher():
         check_devices(spec)
         load_model(spec, prepared)  # each worker loads it again; here a fault in it is found before any is started
-        if progress:
-            warn_of_crowded_cores(spec)
         first_record = _first_record(spec, prepared)
         return launch_workers(spec, folder, {**vars(options), "resume": resume}, first_record, places)
     before = written_at(folder)
@@ -114,6 +112,8 @@ def _train_here(training: Training, folder: Path, options: RunOptions) -> RunRes
     if writer is not None:
         writer.update(**_training_record(training))
         writer.start_log(training.progress.steps_done, options.tensorboard)
+    if options.progress and world.leads:
+        warn_of_crowded_cores(spec)
     try:
         with ConsoleReporter() if options.progress and world.leads else Silent() as reporter:
             reporter.begin(f"{spec.recipe.method} {spec.data.task}", training.steps, training.progress.steps_done)

@@ -132,8 +132,8 @@ def check_devices(spec: RunSpec) -> None:
 
 
 def warn_of_crowded_cores(spec: RunSpec) -> None:
-    """Say on stderr if the workers that are about to be started on this host outnumber its cores."""
-    if spec.machine.device == "cpu" and not started_by_launcher():
+    """Say on stderr if the workers that we started outnumber the cores; torchrun's may each have cores of their own."""
+    if spec.machine.device == "cpu" and "TORCHELASTIC_RUN_ID" not in os.environ:
         warn_of_crowd(spec.machine.workers, spec.machine.threads or 1)
 
 
