@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).parent.parent
-PATIENCE = 600.0
+PATIENCE = 900.0
 """Seconds; a loaded machine is slow, and what hangs must end all the same."""
 
 

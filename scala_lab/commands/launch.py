@@ -13,6 +13,9 @@ from scala_lab.commands import train
 from scala_lab.commands.flags import parse_flags, split_command
 from scala_lab.errors import UserError
 
+WAIT_FOR_NODES = 600
+"""Seconds that a node waits for the first one, which may start later, or load its packages more slowly."""
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -142,6 +145,7 @@ def script(options: Launch, arguments: list[str]) -> str:
         f"  {shlex.quote(sys.executable)} -m torch.distributed.run \\",
         f"  --nnodes={options.nodes} --nproc-per-node={options.workers} --max-restarts={options.restarts} \\",
         '  --rdzv-backend=c10d --rdzv-endpoint="$meeting_point" --rdzv-id="$SLURM_JOB_ID" \\',
+        f"  --rdzv-conf=read_timeout={WAIT_FOR_NODES} \\",
         f"  -m scala_lab train {shlex.join(arguments)}",
     ]
     return "\n".join(lines) + "\n"

@@ -103,6 +103,7 @@ def test_the_script_says_what_was_asked_for(tmp_path, capsys):
         assert f"#SBATCH --{line}\n" in text
     assert text.index("module load cuda") < text.index("srun")
     assert "--nnodes=4 --nproc-per-node=8 --max-restarts=3" in text
+    assert "--rdzv-conf=read_timeout=600" in text
     assert "--device cuda" in text
     assert "--out runs/" in text
     assert text.rstrip().endswith("--resume")

@@ -126,6 +126,9 @@ class Slurm:
             "JobAcctGatherType": "jobacct_gather/none",
             "ReturnToService": 2,
             "KillWait": 2,
+            # a loaded machine answers late
+            **{"MessageTimeout": 100, "TCPTimeout": 60, "BatchStartTimeout": 600},
+            **{"SlurmdTimeout": 3600, "SlurmctldTimeout": 3600},
             "MpiDefault": "none",
         }
         lines = [f"{name}={value}" for name, value in settings.items()]
