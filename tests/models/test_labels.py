@@ -17,7 +17,7 @@ from scala_lab.models.labels import logits_layer, order_outputs
 from scala_lab.models.loading import load_classifier
 from scala_lab.spec import DataSpec
 from scala_lab.tasks.registry import TASKS, Task
-from scala_lab.tasks.tokens import collate
+from scala_lab.tasks.tokens import Padding, collate
 from scala_lab.training.preparation import prepare_data
 from tests.command_line import data_flags, flags, refuse, strict_json, train_flags
 from tests.tiny import ARCHITECTURES, save_tiny_model, write_rows
@@ -49,7 +49,7 @@ def network(tmp_path_factory) -> Path:
     folder = save_tiny_model(tmp_path_factory.mktemp("labels") / "network")
     prepared = prepare_data(DataSpec(task="mini-qqp", eval_samples=ROWS), str(folder))
     model = load_classifier(str(folder), prepared.task)
-    batch = collate(prepared.evals["dev"], np.arange(ROWS), 0)
+    batch = collate(prepared.evals["dev"], np.arange(ROWS), Padding(0))
     del batch["labels"]
     with torch.no_grad():
         no, yes = model(**batch).logits.T

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
 import subprocess
 from collections.abc import Sequence
 from typing import Any
@@ -49,13 +50,18 @@ class Forked:
         return self._process.exitcode
 
 
+_reserved: list[socket.socket] = []
+"""Ports stay reserved until the tests end."""
+
+
 def start(arguments: Sequence[str], machine: MachineSpec, environment: dict[str, str]) -> list[Forked]:
     """In place of `launch._start_here`."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.training.forked", *IMPORTED_LATE])
+    _reserved.append(launch.reserved_port())
     shared = {
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(launch._free_port()),
+        "MASTER_PORT": str(_reserved[-1].getsockname()[1]),
         "WORLD_SIZE": str(machine.workers),
         "LOCAL_WORLD_SIZE": str(machine.workers),
         "OMP_NUM_THREADS": "1",

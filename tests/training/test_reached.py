@@ -65,11 +65,11 @@ def _routed(monkeypatch):
     load = preparation.load_model
 
     def load_routed(spec, prepared):
-        model = load(spec, prepared)
+        model, admission = load(spec, prepared)
         with torch.random.fork_rng():
             torch.manual_seed(1)
             model.classifier = Routed(model.classifier)
-        return model
+        return model, admission
 
     monkeypatch.setattr(loop, "load_model", load_routed)
 
@@ -104,11 +104,11 @@ def by_a_plain_loop(spec: RunSpec) -> tuple[dict[str, torch.Tensor], list[set[st
     """Weights after some steps of the stock model on whole batches, and which parameters had a gradient in each."""
     prepared = prepare(spec)
     training = Training(spec, prepared, ALONE)  # for its batches and rates
-    model = copy.deepcopy(loop.load_model(spec, prepared)).double().train()
+    model = copy.deepcopy(loop.load_model(spec, prepared)[0]).double().train()
     optimizer = build_optimizer(model, spec.optim, training.rate)
     reached = []
     for step in range(STEPS):
-        batch = collate(prepared.train, training.plan.global_batch(step), prepared.tokenizer.pad_token_id)
+        batch = collate(prepared.train, training.plan.global_batch(step), training.admission.padding)
         labels = batch.pop("labels")
         optimizer.zero_grad(set_to_none=True)
         nn.functional.cross_entropy(model(**batch).logits, labels).backward()
