@@ -158,7 +158,7 @@ def record_failure(folder: Path, error: str, first_record: dict[str, Any] | None
     with suppress(UserError), locked(folder):
         present = read_run(folder)
         record = present.record if present is not None else first_record
-        if record is not None:
+        if record is not None and (present is None or not present.ended):
             write_json(folder / "run.json", {**record, "status": "failed", "error": error})
 
 

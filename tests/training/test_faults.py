@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -10,11 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from scala_lab.cli import main
 from scala_lab.errors import UserError
 from scala_lab.training import launch
 from scala_lab.training.faults import Complaint, Fault, find_fault, leave_complaint
+from scala_lab.training.gradient import GradientBuffer
 from tests.command_line import strict_json, train_flags
 from tests.tiny import write_rows
 from tests.training import forked
@@ -171,6 +174,19 @@ def test_cause_is_told_from_what_follows_from_it(said, ended, sentence, tmp_path
         os.utime(tmp_path / f"{complaint[0]}.json", ns=(number, number))
     workers = max([1, *ended, *(rank for rank, *_ in said)]) + 1
     assert find_fault(tmp_path, workers, ended).sentence == sentence
+
+
+def test_workers_with_different_faults_are_all_named():
+    buffer = GradientBuffer(torch.nn.Linear(2, 2).parameters(), workers=4)
+    buffer._broken[:] = torch.tensor([0, 2, 3, 2])
+    assert buffer.describe_broken(math.nan) == (
+        "workers 1 and 3: the gradient is not finite; worker 2: the loss and the gradient are not finite"
+    )
+
+
+def test_sum_that_overflows_though_every_worker_is_finite_is_nobodys_fault():
+    buffer = GradientBuffer(torch.nn.Linear(2, 2).parameters(), workers=2)
+    assert buffer.describe_broken(math.inf) == "the gradient is not finite"
 
 
 def test_failure_of_other_workers_is_passed_on_as_well():
