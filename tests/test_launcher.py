@@ -13,7 +13,11 @@ CODE = """
 import sys
 from scala_lab.launcher import outlast_sigterm
 
-outlast_sigterm(lambda: {more_to_say}, seconds=600)
+def has_more_to_say():
+    print("asked", flush=True)
+    return {more_to_say}
+
+outlast_sigterm(has_more_to_say, seconds=600)
 print("ready", flush=True)
 sys.stdin.readline()
 print("noted", flush=True)
@@ -31,6 +35,7 @@ def test_sigterm_waits_only_for_what_a_process_still_has_to_note(more_to_say):
     )
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGTERM)
+    assert process.stdout.readline() == "asked\n"
     if not more_to_say:
         assert process.wait(timeout=120) == 128 + signal.SIGTERM, "though its main thread waits for a line"
         return
