@@ -70,7 +70,7 @@ class EncoderSpec:
     model: str = "embedded"
     """A hub name, a folder, `embedded` (the encoder in this package) or `minilm` (the optional package)."""
     dropout: float | None = None
-    """Set all dropout rates of the encoder; default as its config says."""
+    """Set all dropout rates of the encoder; default as its config says; 0 also stops the jitter of expert routers."""
 
 
 @dataclass(frozen=True)

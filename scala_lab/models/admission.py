@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from scala_lab.errors import UserError
 from scala_lab.models.attention import own_attention, use_own_attention
+from scala_lab.models.dropout import drops_out
 from scala_lab.models.encoder import Encoder
 from scala_lab.models.loading import to_float64
 from scala_lab.models.narrowing import Narrowing, prove_narrowing
@@ -36,6 +37,9 @@ ROWS = 5
 
 MOST_TOKENS, MOST_TOKENS_FORWARD = 24, 256
 """Longer rows lose their middle, so that the test stays quick; less so where only logits are compared."""
+
+RANDOM_TRIES = 8
+"""How often a model that draws random numbers in training mode is asked again whether they change anything."""
 
 NEGLIGIBLE = 1e-4
 """A tensor's gradient is compared relative to its own largest entry, or to this share of the model's largest where
@@ -52,7 +56,7 @@ class Admission:
         padding: How rows of different lengths share a batch.
         narrowing: What the last layer computes for the first token alone.
         fast_attention: Whether our attention takes the place of torch's.
-        stochastic: Whether two passes in training mode differ, by dropout or otherwise.
+        stochastic: Whether two passes in training mode may differ, by dropout or otherwise.
         logit_difference: Largest relative difference of logits to the stock model on each row alone.
         gradient_difference: The same of the parameters' gradients; None where only predictions were asked for.
         note: Why a slower way than usual is taken; '' where none is.
@@ -111,7 +115,7 @@ def admit(model: nn.Module, split: TokenSplit, pad_token: int, name: str, use: U
             raise UserError(
                 f"{name}: transformers itself cannot run it on a row of this task: {first_line(error)}"
             ) from error
-        stochastic = any(_is_stochastic(trial.twin, rows, use) for trial in (own, perturbed))
+        stochastic = drops_out(model) or any(_is_stochastic(trial.twin, rows, use) for trial in (own, perturbed))
         complaints: list[str] = []
         for side in ("right", "left", "none"):
             padding = Padding(pad_token, side)
@@ -332,24 +336,38 @@ def _proved(twin: nn.Module, batches: Sequence[tuple[np.ndarray, dict[str, Tenso
 
 
 def _is_stochastic(twin: nn.Module, rows: TokenSplit, use: Use) -> bool:
-    """Whether two passes in training mode differ."""
-    longest = np.array([int(np.argmax(rows.lengths))])
-    inputs = _to(collate(rows, longest, Padding()), next(twin.parameters()).device)
+    """Whether two passes in training mode differ, in their logits or gradients.
 
-    def answer(gradients: bool) -> list[Tensor]:
-        with torch.set_grad_enabled(gradients):
-            logits = twin(**inputs).logits
-        slopes = (
-            torch.autograd.grad(logits.square().sum(), list(twin.parameters()), allow_unused=True) if gradients else ()
-        )
+    A model that draws random numbers may use them rarely (a mixture of experts that samples among nearly equal ones),
+    so it is asked more often.
+    """
+    device = next(twin.parameters()).device
+    every = [_to(collate(rows, np.array([row]), Padding()), device) for row in range(len(rows))]
+    longest = every[int(np.argmax(rows.lengths))]
+
+    def answer() -> list[Tensor]:
+        with torch.set_grad_enabled(use == "train"):
+            logits = twin(**longest).logits
+        if use != "train":
+            return [logits]
+        slopes = torch.autograd.grad(logits.square().sum(), list(twin.parameters()), allow_unused=True)
         return [logits, *(slope for slope in slopes if slope is not None)]
+
+    def logits_of_all() -> Tensor:
+        with torch.no_grad():
+            return torch.cat([twin(**inputs).logits for inputs in every])
 
     twin.train()
     try:
-        first, second = answer(use == "train"), answer(use == "train")
+        before, (first, second) = torch.get_rng_state(), (answer(), answer())
+        if len(first) != len(second) or not all(map(torch.equal, first, second)):
+            return True
+        if torch.equal(torch.get_rng_state(), before):
+            return False
+        reference = logits_of_all()
+        return any(not torch.equal(logits_of_all(), reference) for _ in range(RANDOM_TRIES))
     finally:
         twin.eval()
-    return len(first) != len(second) or not all(map(torch.equal, first, second))
 
 
 def _few_rows(split: TokenSplit, most: int) -> TokenSplit:

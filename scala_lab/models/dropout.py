@@ -54,6 +54,13 @@ _RATE = re.compile(r"dropout|pdrop|drop_path|layer_?drop|drop_rate")
 """Names of rates: hidden_dropout_prob, attention_dropout, resid_pdrop, encoder_layerdrop."""
 
 
+def jitter_rates(config: Any) -> dict[str, float]:
+    """The settings of a model's config by which routers to experts are random in training."""
+    return {
+        name: value for name, value in config.to_dict().items() if "jitter" in name and isinstance(value, (int, float))
+    }
+
+
 def set_dropout(model: nn.Module, rate: float) -> None:
     """Set the rate of every dropout module; rates that a model reads from its config are set there."""
     for module in model.modules():
@@ -64,6 +71,6 @@ def set_dropout(model: nn.Module, rate: float) -> None:
 def drops_out(model: nn.Module) -> bool:
     """Whether a model has dropout, by its modules and the rates in its config."""
     config = getattr(model, "config", None)
-    rates = list(dropout_rates(config).values()) if config is not None else []
+    rates = [*dropout_rates(config).values(), *jitter_rates(config).values()] if config is not None else []
     rates += [module.p for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
     return any(rates)

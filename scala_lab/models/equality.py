@@ -119,7 +119,8 @@ def evaluate_difference(spec: RunSpec) -> float:
     logits = predict_split(admission.encoder(ours), split, 4, admission.padding, ALONE)
     with torch.no_grad():
         alone = torch.cat([stock(**_inputs(prepared, row)).logits for row in range(len(split))]).numpy()
-    return float(np.abs(logits - alone).max() / np.ptp(alone, axis=0).max())
+    spread = max(np.ptp(alone, axis=0).max(), 1e-3 * np.abs(alone).max())  # of a head that says the same of all rows
+    return float(np.abs(logits - alone).max() / spread)
 
 
 def sharpness_difference(spec: RunSpec) -> float:

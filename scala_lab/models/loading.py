@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from scala_lab.errors import UserError
 from scala_lab.hub import hub_reachable
-from scala_lab.models.dropout import dropout_rates, set_dropout
+from scala_lab.models.dropout import dropout_rates, jitter_rates, set_dropout
 from scala_lab.models.fit import check_complete, check_finite, has_fresh_head
 from scala_lab.models.labels import Order, given_order, kept_head_order, order_outputs, output_order
 from scala_lab.models.locate import locate_model, weight_files
@@ -61,7 +61,7 @@ def load_classifier(
         model: What `--model` says.
         task: Decides the number of outputs and the label names.
         seed: Seed of the weights that the checkpoint does not hold.
-        dropout: Sets all dropout rates.
+        dropout: Sets all dropout rates; 0 also turns off the jitter of routers to experts.
         new_head: Whether weights missing from the checkpoint, or a head of another size, start fresh. False
             (for evaluation) makes both an error.
         first_guess: What a fresh regression head says before it has learned anything; default 0.
@@ -81,7 +81,7 @@ def load_classifier(
         config.id2label = dict(enumerate(task.labels))
         config.label2id = {name: index for index, name in enumerate(task.labels)}
     if dropout is not None:
-        for name in dropout_rates(config):
+        for name in [*dropout_rates(config), *(jitter_rates(config) if dropout == 0 else ())]:
             setattr(config, name, dropout)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
