@@ -112,7 +112,7 @@ def check_tokens(split: TokenSplit, chosen: np.ndarray, name: str) -> None:
 def check_rows(model: PreTrainedModel, splits: Iterable[TokenSplit], source: str) -> None:
     """Refuse rows with tokens or lengths that the model has no embedding for."""
     vocabulary = _vocabulary(model)
-    positions = _positions(model)
+    positions, full_attention = _positions(model), _longest_with_full_attention(model)
     for split in splits:
         largest, longest = int(split.ids.max(initial=0)), int(split.lengths.max(initial=0))
         if largest >= vocabulary:
@@ -124,6 +124,20 @@ def check_rows(model: PreTrainedModel, splits: Iterable[TokenSplit], source: str
             raise UserError(
                 f"{source} takes at most {positions} tokens, and a row has {longest}: give --max-length {positions}"
             )
+        if full_attention is not None and longest > full_attention:
+            raise UserError(
+                f"{source} has sparse attention for rows of more than {full_attention} tokens, which the first shorter "
+                "row turns off for good, so that its answers depend on the order of rows: set attention_type to "
+                f"original_full in its config.json, or give --max-length {full_attention}"
+            )
+
+
+def _longest_with_full_attention(model: torch.nn.Module) -> int | None:
+    """Tokens up to which BigBird's block-sparse attention is the full one; None for other models."""
+    config: Any = model.config
+    if getattr(config, "attention_type", None) != "block_sparse":
+        return None
+    return (5 + 2 * config.num_random_blocks) * config.block_size
 
 
 def _positions(model: torch.nn.Module) -> int | None:
