@@ -14,6 +14,7 @@ from scala_lab.commands.architectures import compare_architecture
 from scala_lab.errors import UserError
 from scala_lab.models.admission import admit
 from scala_lab.models.architectures import save_tiny, tiny_classifier
+from scala_lab.models.fit import check_rows
 from scala_lab.models.narrowing import Narrowing
 from scala_lab.spec import RunSpec
 from scala_lab.tasks.tokens import TokenSplit
@@ -173,3 +174,12 @@ def test_a_trained_decoder_is_what_stock_transformers_loads_and_runs(tmp_path, c
         expected = model(**tokenizer(texts, padding=True, return_tensors="pt")).logits
     ours = torch.tensor([[row["output_0"], row["output_1"]] for row in found])
     torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5 * float(expected.std()))
+
+
+def test_sparse_attention_that_a_short_row_turns_off_is_refused():
+    model = tiny_classifier("big_bird")
+    check_rows(model, [make_rows((14, 3))], "model")
+    with pytest.raises(UserError, match="more than 14 tokens"):
+        check_rows(model, [make_rows((15, 3))], "model")
+    model.config.attention_type = "original_full"
+    check_rows(model, [make_rows((15, 3))], "model")
