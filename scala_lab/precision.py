@@ -91,8 +91,8 @@ class LossScale:
     fitting: int = 0
     exhausted: bool = False
 
-    def hear(self, norm: float) -> None:
-        """Learn the norm of a step's gradient."""
+    def observe(self, norm: float) -> None:
+        """Adapt the scale to the norm of a step's gradient."""
         if math.isfinite(norm):
             self.fitting += 1
             if self.fitting == GROWTH_STEPS:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -24,7 +25,6 @@ import tyro
 
 from scala_lab.cores import default_threads
 from scala_lab.errors import UserError
-from scala_lab.methods.delay import check_noise_starts
 from scala_lab.methods.recipes import FREELB_PUBLISHED, RECIPES, STEP_DEFAULTS, find_recipe
 from scala_lab.spec_fields import leaves, set_leaves
 
@@ -370,6 +370,39 @@ def _check(spec: RunSpec) -> None:
     if values["lr"] is None and values["lr_scaling"] != "none":
         raise UserError(f"--lr-scaling {values['lr_scaling']} needs --lr, the rate at batch size 32")
     check_noise_starts(spec)
+
+
+def planned_steps(spec: RunSpec, rows: int) -> int:
+    """Steps of a run on that many training rows; the last batch of an epoch may be smaller than the others."""
+    steps = spec.optim.epochs * steps_per_epoch(spec, rows)
+    return min(steps, spec.optim.max_steps or steps)
+
+
+def steps_per_epoch(spec: RunSpec, rows: int) -> int:
+    """Global batches in one pass over that many training rows."""
+    return math.ceil(rows / spec.batches.batch_size)
+
+
+def check_noise_starts(spec: RunSpec, rows: int | None = None) -> None:
+    """Refuse a run that is over before a fixed t_s: it would have the method's name and be plain training.
+
+    Args:
+        spec: Resolved.
+        rows: Training rows; without them only the number of epochs tells.
+    """
+    recipe, optim = spec.recipe, spec.optim
+    if recipe.delay is None or recipe.delay_rule != "fixed" or recipe.lambda_ == 0:
+        return
+    if rows is None:
+        late, length = recipe.delay >= optim.epochs, f"--epochs {optim.epochs}"
+    else:
+        steps, each = planned_steps(spec, rows), steps_per_epoch(spec, rows)
+        late, length = (steps - 1) / each < recipe.delay, f"{steps} steps, {each} per epoch,"
+    if late:
+        raise UserError(
+            f"method {recipe.method!r} starts its noise after --delay {recipe.delay:g} epochs, and a run of {length} "
+            "ends before: give a smaller --delay or more epochs, or train without noise (--method lamb or --lambda 0)"
+        )
 
 
 def _flag(name: str) -> str:

@@ -14,7 +14,7 @@ import tyro
 from scala_lab.errors import UserError
 
 if TYPE_CHECKING:
-    from scala_lab.models.equality import Comparison
+    from scala_lab.equality import Comparison
 
 EQUAL, REFUSED, WRONG = "equal to stock", "refused", "NOT EQUAL"
 
@@ -73,8 +73,8 @@ def run(options: Architectures) -> int:
 
 def compare_architecture(name: str) -> list[Comparison]:
     """The comparisons of one architecture's tiny classifier."""
+    from scala_lab.equality import USES, Comparison, compare
     from scala_lab.models.architectures import WORDS, save_tiny
-    from scala_lab.models.equality import USES, Comparison, compare
 
     with tempfile.TemporaryDirectory(prefix="scala-lab-") as folder:
         try:
@@ -107,7 +107,7 @@ def _summary(findings: dict[str, list[Comparison]], version: str) -> str:
 
 
 def _markdown(findings: dict[str, list[Comparison]]) -> str:
-    from scala_lab.models.equality import USES
+    from scala_lab.equality import USES
 
     lines = [f"| architecture | {' | '.join(USES)} |", f"|---|{'---|' * len(USES)}"]
     lines += [f"| {name} | {' | '.join(_cell(one) for one in uses)} |" for name, uses in findings.items()]

@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from scala_lab.curvature.quick_layers import QuickLayers
 from scala_lab.curvature.space import ParameterSpace
 from scala_lab.methods.task_loss import task_loss
-from scala_lab.models.encoder import replaced_embeddings, without_cache
+from scala_lab.models.encoder import find_word_embeddings, replaced_embeddings, without_cache
 from scala_lab.models.narrowing import Narrowing, narrowed
 
 
@@ -40,11 +40,7 @@ class Shortcuts:
 
 def word_table(model: nn.Module) -> str | None:
     """Name of the table of word embeddings, if it is a plain one."""
-    lookup: Any = getattr(model, "get_input_embeddings", None)
-    try:
-        table = lookup() if lookup is not None else None
-    except NotImplementedError:
-        return None
+    table = find_word_embeddings(model)
     if type(table) is not nn.Embedding or table.max_norm is not None:
         return None
     return next((name for name, value in model.named_parameters() if value is table.weight), None)
@@ -106,6 +102,20 @@ def stock_logits(model: nn.Module, inputs: Mapping[str, Tensor], pad_token: int 
             return model(**inputs, **without_cache(model)).logits
     finally:
         model.train(training)
+
+
+def stock_product(
+    model: nn.Module, inputs: Mapping[str, Tensor], labels: Tensor, vector: Tensor, pad_token: int | None = None
+) -> Tensor:
+    """The Hessian of a batch's mean loss times a vector over all parameters, by differentiating the stock gradient."""
+    weights = list(model.parameters())
+    pieces = [piece.view_as(w) for piece, w in zip(vector.split([w.numel() for w in weights]), weights, strict=True)]
+    loss = task_loss(stock_logits(model, inputs, pad_token), labels, is_regression(model, [labels])).mean()
+    slopes = torch.autograd.grad(loss, weights, create_graph=True, allow_unused=True)
+    along = [(slope * piece).sum() for slope, piece in zip(slopes, pieces, strict=True) if slope is not None]
+    bends = torch.autograd.grad(torch.stack(along).sum(), weights, allow_unused=True)
+    parts = [torch.zeros_like(w) if bend is None else bend for w, bend in zip(weights, bends, strict=True)]
+    return torch.cat([part.flatten() for part in parts])
 
 
 def missing_pad_token(model: nn.Module, batches: Sequence[Mapping[str, Tensor]]) -> int | None:

@@ -29,16 +29,15 @@ from scala_lab.curvature.linear import added_to
 from scala_lab.curvature.loss import (
     BatchLoss,
     Shortcuts,
-    is_regression,
     missing_pad_token,
     stock_logits,
+    stock_product,
     word_table,
 )
 from scala_lab.curvature.memory import graph_bytes
 from scala_lab.curvature.shards import SHARD_TOKENS, cut_batch, probe
 from scala_lab.curvature.space import ParameterSpace
 from scala_lab.errors import UserError
-from scala_lab.methods.task_loss import task_loss
 from scala_lab.models.admission import TOLERANCE, Float64Islands, first_line, random_twin
 from scala_lab.models.narrowing import prove_narrowing
 
@@ -321,7 +320,13 @@ def proved_shortcuts(model: nn.Module, few: Mapping[str, Tensor], pad_token: int
     _check_deterministic(model, inputs, pad_token)
     twin = random_twin(model)
     with Float64Islands():
-        product, vector = _stock_product(twin, inputs, few["labels"], pad_token)
+        size = sum(weight.numel() for weight in twin.parameters())
+        vector = torch.rand(size, generator=torch.Generator().manual_seed(2), dtype=torch.float64).sub_(0.5)
+        vector = vector.to(next(twin.parameters()).device)
+        try:
+            product = stock_product(twin, inputs, few["labels"], vector, pad_token)
+        except RuntimeError as error:
+            raise UserError(f"the model has no second derivative: {first_line(error)}") from error
         narrowing = prove_narrowing(twin, lambda: stock_logits(twin, inputs, pad_token))
         for shortcuts in (
             Shortcuts(True, True, True, narrowing, side_by_side=False),
@@ -346,28 +351,6 @@ def _check_deterministic(model: nn.Module, inputs: Mapping[str, Tensor], pad_tok
         raise UserError(f"the model does not run on these batches: {first_line(error)}") from error
     if not torch.equal(first.nan_to_num(), second.nan_to_num()):
         raise UserError("the model gives two different answers to one batch, although in eval mode")
-
-
-def _stock_product(
-    twin: nn.Module, inputs: Mapping[str, Tensor], labels: Tensor, pad_token: int | None
-) -> tuple[Tensor, Tensor]:
-    """The stock model's Hessian of the mean loss times a random vector, both flat over all parameters."""
-    weights = list(twin.parameters())
-    rng = torch.Generator().manual_seed(2)
-    vector = torch.rand(sum(weight.numel() for weight in weights), generator=rng, dtype=torch.float64).sub_(0.5)
-    pieces = vector.to(weights[0].device).split([weight.numel() for weight in weights])
-    loss = task_loss(stock_logits(twin, inputs, pad_token), labels, is_regression(twin, [labels])).mean()
-    try:
-        slopes = torch.autograd.grad(loss, weights, create_graph=True, allow_unused=True)
-        pairs = [
-            (slope, piece.view_as(slope)) for slope, piece in zip(slopes, pieces, strict=True) if slope is not None
-        ]
-        along = torch.stack([(slope * piece).sum() for slope, piece in pairs]).sum()
-        bends = torch.autograd.grad(along, weights, allow_unused=True)
-    except RuntimeError as error:
-        raise UserError(f"the model has no second derivative: {first_line(error)}") from error
-    parts = [torch.zeros_like(w) if bend is None else bend for w, bend in zip(weights, bends, strict=True)]
-    return torch.cat([part.flatten() for part in parts]), vector.to(weights[0].device)
 
 
 def _padded(batch: dict[str, Tensor], pad_token: int) -> dict[str, Tensor]:

@@ -13,14 +13,7 @@ start at the same step.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-from scala_lab.errors import UserError
-
-if TYPE_CHECKING:
-    from scala_lab.spec import RunSpec
 
 WINDOWS_PER_EPOCH = 2
 FALLEN = 0.05
@@ -64,27 +57,3 @@ class Settling:
         first, before, last = self.means[0], self.means[-2], self.means[-1]
         fall = first - last
         return fall >= FALLEN * first and before - last < SLOWED * fall
-
-
-def check_noise_starts(spec: RunSpec, rows: int | None = None) -> None:
-    """Refuse a run that is over before a fixed t_s: it would have the method's name and be plain training.
-
-    Args:
-        spec: Resolved.
-        rows: Training rows; without them only the number of epochs tells.
-    """
-    recipe, optim = spec.recipe, spec.optim
-    if recipe.delay is None or recipe.delay_rule != "fixed" or recipe.lambda_ == 0:
-        return
-    if rows is None:
-        late, length = recipe.delay >= optim.epochs, f"--epochs {optim.epochs}"
-    else:
-        steps_per_epoch = math.ceil(rows / spec.batches.batch_size)
-        steps = min(optim.epochs * steps_per_epoch, optim.max_steps or math.inf)
-        late = (steps - 1) / steps_per_epoch < recipe.delay
-        length = f"{steps} steps, {steps_per_epoch} per epoch,"
-    if late:
-        raise UserError(
-            f"method {recipe.method!r} starts its noise after --delay {recipe.delay:g} epochs, and a run of {length} "
-            "ends before: give a smaller --delay or more epochs, or train without noise (--method lamb or --lambda 0)"
-        )

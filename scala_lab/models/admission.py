@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from scala_lab.errors import UserError
 from scala_lab.models.attention import own_attention, use_own_attention
 from scala_lab.models.dropout import drops_out
-from scala_lab.models.encoder import Encoder
+from scala_lab.models.encoder import Encoder, find_word_embeddings
 from scala_lab.models.loading import to_float64
 from scala_lab.models.narrowing import Narrowing, prove_narrowing
 from scala_lab.tasks.tokens import Padding, TokenSplit, collate
@@ -201,10 +201,7 @@ class _UsedRows(nn.Embedding):
 
 
 def _plain_table(model: nn.Module) -> nn.Embedding | None:
-    try:
-        table = model.get_input_embeddings()  # type: ignore[operator]
-    except (AttributeError, NotImplementedError):
-        return None
+    table = find_word_embeddings(model)
     if type(table) is not nn.Embedding or table._forward_hooks:
         return None
     users = [name for name, value in model.named_parameters(remove_duplicate=False) if value is table.weight]

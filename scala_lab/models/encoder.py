@@ -125,17 +125,23 @@ def without_cache(model: nn.Module) -> dict[str, bool]:
     return {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
 
 
+def find_word_embeddings(model: nn.Module) -> nn.Module | None:
+    """The module that turns token ids into word embeddings; None where the model has none."""
+    try:
+        table = model.get_input_embeddings()  # type: ignore[operator]
+    except (AttributeError, NotImplementedError):
+        return None
+    return table if isinstance(table, nn.Module) else None
+
+
 def word_embeddings(model: nn.Module) -> Any:
     """The module that turns token ids into word embeddings.
 
     Raises:
         UserError: The model has none.
     """
-    try:
-        table = model.get_input_embeddings()  # type: ignore[operator]
-    except (AttributeError, NotImplementedError):
-        table = None
-    if not isinstance(table, nn.Module):
+    table = find_word_embeddings(model)
+    if table is None:
         raise UserError("it has no table of word embeddings that noise could be added to")
     return table
 

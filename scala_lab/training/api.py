@@ -11,15 +11,14 @@ from typing import Any
 import torch
 
 from scala_lab.launcher import orphaned
-from scala_lab.methods.delay import check_noise_starts
 from scala_lab.models.locate import locate_model
 from scala_lab.optim.lamb import Lamb
 from scala_lab.precision import matrix_products
-from scala_lab.spec import RunSpec
+from scala_lab.spec import RunSpec, check_noise_starts, planned_steps
 from scala_lab.training.checkpoint import drop_state, save_checkpoint
 from scala_lab.training.environment import describe_environment, peak_memory_bytes
 from scala_lab.training.launch import Places, launch_workers
-from scala_lab.training.loop import Training, planned_steps
+from scala_lab.training.loop import Training
 from scala_lab.training.preparation import Prepared, load_model, prepare
 from scala_lab.training.progress import ConsoleReporter, Silent
 from scala_lab.training.run_folder import (

@@ -21,7 +21,7 @@ from scala_lab.models.loading import hidden_size, to_float64
 from scala_lab.optim.build import build_optimizer, default_rate
 from scala_lab.optim.schedule import rate_factor, scaled_rate
 from scala_lab.precision import AUTOCAST, LossScale
-from scala_lab.spec import RunSpec
+from scala_lab.spec import RunSpec, planned_steps
 from scala_lab.tasks.tokens import TokenSplit, collate
 from scala_lab.training.checkpoint import latest_state, load_state, save_state
 from scala_lab.training.evaluation import evaluate_split
@@ -173,7 +173,7 @@ class Training:
             with self.gradient.only_reached():
                 self.optimizer.step()
         if self.loss_scale is not None:
-            self.loss_scale.hear(norm)
+            self.loss_scale.observe(norm)
         return norm, rate
 
     def _train_step(self, step: int) -> dict[str, Any]:
@@ -263,12 +263,6 @@ class Training:
         now = self.clock.totals()
         before = self.progress.phases
         return {name: before.get(name, 0.0) + now.get(name, 0.0) for name in {**before, **now}}
-
-
-def planned_steps(spec: RunSpec, rows: int) -> int:
-    """Steps of a run on that many training rows; the last batch of an epoch may be smaller than the others."""
-    steps = spec.optim.epochs * -(-rows // spec.batches.batch_size)
-    return min(steps, spec.optim.max_steps or steps)
 
 
 def peak_rate(spec: RunSpec, width: int) -> float:

@@ -107,14 +107,14 @@ def test_overflow_skips_the_step_and_lowers_the_scale_until_it_fits(training):
 def test_scale_grows_after_many_steps_that_fit_and_gives_up_at_its_smallest():
     scale = LossScale(8.0)
     for _ in range(GROWTH_STEPS - 1):
-        scale.hear(1.0)
+        scale.observe(1.0)
     assert scale.value == 8.0
-    scale.hear(1.0)
+    scale.observe(1.0)
     assert (scale.value, scale.fitting) == (16.0, 0)
     for expected in (8.0, 4.0, 2.0, 1.0):
-        scale.hear(float("inf"))
+        scale.observe(float("inf"))
         assert (scale.value, scale.exhausted) == (expected, False)
-    scale.hear(float("nan"))
+    scale.observe(float("nan"))
     assert scale.exhausted
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from scala_lab.curvature.loss import stock_logits
+from scala_lab.curvature.loss import stock_product
 from scala_lab.curvature.operator import HessianOperator
 from scala_lab.curvature.rows import sorted_batches
 from scala_lab.curvature.solve import top_eigenpairs
@@ -78,8 +79,12 @@ def compare(model: Path, words: list[str], folder: Path) -> list[Comparison]:
             try:
                 found.append(Comparison(use, measure(spec)))
             except UserError as error:
-                found.append(Comparison(use, None, str(error).removeprefix(f"{model}").lstrip(": ")))
+                found.append(Comparison(use, None, _REFUSED.sub("", str(error).removeprefix(f"{model}"))))
     return found
+
+
+_REFUSED = re.compile(r"^(: | is refused(: |, because ))")
+"""What a refusal says before its reason."""
 
 
 def train_difference(spec: RunSpec) -> float:
@@ -150,18 +155,12 @@ def _inputs(prepared: Prepared, row: int) -> dict[str, Tensor]:
 
 
 def _stock_product(stock: nn.Module, prepared: Prepared, vector: Tensor) -> Tensor:
-    weights = list(stock.parameters())
-    pieces = [piece.view_as(w) for piece, w in zip(vector.split([w.numel() for w in weights]), weights, strict=True)]
+    """The Hessian of the mean loss times a vector, one row after another."""
     total = torch.zeros_like(vector)
     for row in range(len(prepared.train)):
         label = torch.as_tensor(prepared.train.labels[[row]])
-        loss = task_loss(stock_logits(stock, _inputs(prepared, row)), label, prepared.task.regression).mean()
-        slopes = torch.autograd.grad(loss, weights, create_graph=True, allow_unused=True)
-        along = [(slope * piece).sum() for slope, piece in zip(slopes, pieces, strict=True) if slope is not None]
-        bends = torch.autograd.grad(torch.stack(along).sum(), weights, allow_unused=True)
-        parts = [torch.zeros_like(w) if bend is None else bend for w, bend in zip(weights, bends, strict=True)]
-        total += torch.cat([part.flatten() for part in parts]) / len(prepared.train)
-    return total
+        total += stock_product(stock, _inputs(prepared, row), label, vector)
+    return total / len(prepared.train)
 
 
 def _loaded(spec: RunSpec, prepared: Prepared) -> Any:
