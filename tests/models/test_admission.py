@@ -15,8 +15,10 @@ from scala_lab.errors import UserError
 from scala_lab.models.admission import admit
 from scala_lab.models.architectures import save_tiny, tiny_classifier
 from scala_lab.models.fit import check_rows
+from scala_lab.models.loading import load_classifier
 from scala_lab.models.narrowing import Narrowing
 from scala_lab.spec import RunSpec
+from scala_lab.tasks.registry import Task
 from scala_lab.tasks.tokens import TokenSplit
 from scala_lab.training import train
 from scala_lab.training.loop import Training
@@ -91,6 +93,12 @@ def test_dropout_is_seen_by_what_the_model_does(model_type, dropout):
     """GPT-2 calls its rates resid_pdrop, embd_pdrop and attn_pdrop."""
     model = padded_with_one(model_type, dropout=dropout)
     assert admit(model, make_rows(), 1, model_type).stochastic == (dropout > 0)
+
+
+def test_dropout_that_is_asked_for_is_set_by_every_name(tmp_path):
+    folder = save_tiny(tmp_path / "gpt2", "gpt2", dropout=0.1)
+    config = load_classifier(str(folder), Task("own", ("text",), "label", ("no", "yes")), dropout=0.3).config
+    assert (config.resid_pdrop, config.embd_pdrop, config.attn_pdrop) == (0.3, 0.3, 0.3)
 
 
 def hooked(change):

@@ -87,6 +87,18 @@ def spec(tmp_path, tiny_bert):
     return of
 
 
+@pytest.mark.parametrize("most", [0.3, 100.0])
+def test_clipping_is_torch_s(most):
+    ours, theirs = (nn.Linear(3, 2).double() for _ in range(2))
+    buffer = GradientBuffer(ours.parameters())
+    for left, right in zip(ours.parameters(), theirs.parameters(), strict=True):
+        right.grad = torch.arange(1.0, left.numel() + 1).double().view_as(left) / 4
+        left.grad.copy_(right.grad)
+    assert buffer.clip(most) == pytest.approx(float(nn.utils.clip_grad_norm_(theirs.parameters(), most)), rel=1e-12)
+    for left, right in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(left.grad, right.grad, rtol=1e-12, atol=0)
+
+
 def by_our_loop(training: Training) -> tuple[dict[str, torch.Tensor], list[set[str]]]:
     """Weights after some steps, and which parameters this worker's own backward passes reached in each."""
     training.model.train()
