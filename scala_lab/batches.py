@@ -56,16 +56,22 @@ class BatchPlan:
         rows = self._order(epoch)[index * self.batch_size : (index + 1) * self.batch_size]
         return rows[np.argsort(-self.lengths[rows], kind="stable")]
 
-    def deal(self, global_batch: np.ndarray, rank: int = 0) -> list[np.ndarray]:
+    def deal(self, global_batch: np.ndarray, rank: int = 0, memory: float = 1.0) -> list[np.ndarray]:
         """The micro-batches of one worker, each an array of rows; empty if no row is left for it.
 
         The first worker has most to do, if only by a little.
+
+        Args:
+            global_batch: From `global_batch`.
+            rank: The worker.
+            memory: Memory that a row takes, in that of a row of a plain step: micro-batches are smaller by it.
         """
+        most = max(1, int(self.micro_batch / memory))
         if self.workers == 1:
-            return self._cut_up(global_batch, self.micro_batch)
-        ways = [self._dealt_whole(global_batch, self.micro_batch // share) for share in (1, 2, 4)]
+            return self._cut_up(global_batch, most)
+        ways = [self._dealt_whole(global_batch, most // share) for share in (1, 2, 4)]
         if not self.equal_lengths:
-            ways.append(self._dealt_by_row(global_batch))
+            ways.append(self._dealt_by_row(global_batch, most))
         best = min(ways, key=lambda dealt: max(map(self._work, dealt)))
         return sorted(best, key=self._work, reverse=True)[rank]
 
@@ -74,11 +80,11 @@ class BatchPlan:
         parts = self._cut_up(global_batch, max(1, most))
         return deal(parts, [self._cost(part) for part in parts], self.workers)
 
-    def _dealt_by_row(self, global_batch: np.ndarray) -> list[list[np.ndarray]]:
+    def _dealt_by_row(self, global_batch: np.ndarray, most: int) -> list[list[np.ndarray]]:
         """Every worker gets one row in turn, from the longest on, and cuts its own where the first one would."""
-        cuts = cheapest_cuts(self.lengths[global_batch[:: self.workers]], self.part_cost, self.micro_batch)
+        cuts = cheapest_cuts(self.lengths[global_batch[:: self.workers]], self.part_cost, most)
         shares = [np.split(global_batch[rank :: self.workers], cuts) for rank in range(self.workers)]
-        return [[piece for part in parts for piece in cut(part, self.micro_batch)] for parts in shares]
+        return [[piece for part in parts for piece in cut(part, most)] for parts in shares]
 
     def _cut_up(self, rows: np.ndarray, most: int) -> list[np.ndarray]:
         if self.equal_lengths:

@@ -16,13 +16,13 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional
 
-from scala_lab.methods.step import MicroBatch, Moment, statistics
+from scala_lab.methods.step import MicroBatch, Moment, Step, statistics
 from scala_lab.methods.task_loss import correct_answers, task_loss
 from scala_lab.models.encoder import Encoder
 
 
 @dataclass(frozen=True)
-class SmartStep:
+class SmartStep(Step):
     """smart-pytorch's SMARTLoss beside the task loss, as its description uses it: one ascent step, weight 0.02."""
 
     weight: float = 0.02
@@ -48,7 +48,7 @@ class SmartStep:
 
 
 @dataclass(frozen=True)
-class TorchblocksFreeLBStep:
+class TorchblocksFreeLBStep(Step):
     """torchblocks' FreeLB with K = 3 passes, a port of the official code for Hugging Face models.
 
     It looks words up in the model's own table, so each of its passes pays for a dense gradient of all words, as its

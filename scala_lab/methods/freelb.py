@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from scala_lab.methods.random_numbers import uniform_noise
-from scala_lab.methods.step import MicroBatch, Moment, statistics
+from scala_lab.methods.step import MicroBatch, Moment, Step, statistics
 from scala_lab.methods.task_loss import correct_answers, task_loss
 from scala_lab.models.encoder import Encoder
 
@@ -33,7 +33,7 @@ FLOOR = 1e-8
 
 
 @dataclass(frozen=True)
-class FreeLBStep:
+class FreeLBStep(Step):
     """Gradient of (1/B) * sum over samples of the mean loss over K noisy passes."""
 
     masks: Literal["independent", "shared", "off"]

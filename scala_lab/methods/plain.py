@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from scala_lab.methods.step import MicroBatch, Moment, statistics
+from scala_lab.methods.step import MicroBatch, Moment, Step, statistics
 from scala_lab.methods.task_loss import correct_answers, task_loss
 from scala_lab.models.encoder import Encoder
 
 
-class PlainStep:
+class PlainStep(Step):
     """Gradient of (1/B) * sum of the task loss."""
 
     def __call__(self, encoder: Encoder, batch: MicroBatch, now: Moment) -> Tensor:

@@ -17,8 +17,8 @@ through both passes everywhere.
   for RoBERTa on GLUE, and the weight 1 of the squared difference beside two squared errors in their code for
   regression. (Their code for BERT on GLUE adds KL summed over a micro-batch to means of the cross-entropy, so that its
   weight grows with the micro-batch: not followed.)
-- Cost: 6F against 3F of a plain step, from the first step on. Both graphs are needed at once, so a micro-batch runs as
-  two halves, and memory stays that of a plain step.
+- Cost: 6F against 3F of a plain step, from the first step on. Both graphs are needed at once, so micro-batches are half
+  as large, and memory stays that of a plain step.
 - The divergence in a run's record is KL(p || q) + KL(q || p), as for the other methods; the loss is the mean of both.
 - Beside it, `two-draws` is ScaLA's step without noise: the first pass alone learns the task, and is a constant label in
   the divergence.
@@ -32,22 +32,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from scala_lab.methods.step import MicroBatch, Moment, halves, statistics
+from scala_lab.methods.step import MicroBatch, Moment, Step, statistics
 from scala_lab.methods.task_loss import correct_answers, output_divergence, task_loss
 from scala_lab.models.encoder import Encoder
 
 
 @dataclass(frozen=True)
-class RDropStep:
+class RDropStep(Step):
     """Gradient of (1/B) * sum of the mean task loss of two passes plus alpha times their divergence."""
 
     alpha: float
 
     def __call__(self, encoder: Encoder, batch: MicroBatch, now: Moment) -> Tensor:
         """Add the micro-batch's gradient."""
-        return torch.stack([self._train(encoder, half, then) for half, then in halves(batch, now)]).sum(0)
-
-    def _train(self, encoder: Encoder, batch: MicroBatch, now: Moment) -> Tensor:
         with now.clock.phase("clean forward"):
             e_BLD = encoder.embed(batch.inputs)
             now.seed_dropout(0)
@@ -67,3 +64,7 @@ class RDropStep:
                 divergence=r_B.detach().sum(),
                 noised=len(batch.labels),
             )
+
+    def memory_factor(self, encoder: Encoder, now: Moment) -> float:
+        """Two graphs at once."""
+        return 2.0

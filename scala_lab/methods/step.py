@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,11 +48,6 @@ class MicroBatch:
         """1 on real tokens, 0 on padding."""
         return self.inputs["attention_mask"].unsqueeze(-1)
 
-    def rows(self, places: slice) -> MicroBatch:
-        """Some of the samples, with the share they have in the global batch."""
-        inputs = {name: value[places] for name, value in self.inputs.items()}
-        return replace(self, inputs=inputs, labels=self.labels[places], samples=self.samples[places])
-
 
 @dataclass(frozen=True)
 class Moment:
@@ -86,18 +81,6 @@ class Moment:
             torch.cuda.manual_seed_all(seed)
 
 
-def halves(batch: MicroBatch, now: Moment) -> Iterator[tuple[MicroBatch, Moment]]:
-    """A micro-batch in two, for steps whose gradient needs the graphs of two passes at once.
-
-    Two graphs of half the samples take the memory of one graph of all of them. The second half draws its dropout masks
-    as a micro-batch of its own, whose number no other has. A single sample stays whole.
-    """
-    middle = (len(batch.labels) + 1) // 2
-    yield batch.rows(slice(middle)), now
-    if middle < len(batch.labels):
-        yield batch.rows(slice(middle, None)), replace(now, part=~now.part)
-
-
 STATISTICS = ("loss", "correct", "divergence", "noised", "skipped")
 """Sums over samples that a step function returns: task loss, right answers (classification), divergence r,
 samples that had a noise term, samples whose noise term was left out because it was not finite."""
@@ -109,12 +92,19 @@ def statistics(**sums: Tensor | float) -> Tensor:
     return torch.stack([torch.as_tensor(sums.get(name, 0.0), device=reference.device).double() for name in STATISTICS])
 
 
-class Step(Protocol):
+class Step:
     """Adds the gradient of a micro-batch, weighted by its share, to the parameters' `.grad`."""
 
     def __call__(self, encoder: Encoder, batch: MicroBatch, now: Moment) -> Tensor:
         """Return the micro-batch's `STATISTICS`."""
-        ...
+        raise NotImplementedError
+
+    def memory_factor(self, encoder: Encoder, now: Moment) -> float:
+        """Peak activation memory over that of a plain step on as many samples.
+
+        Micro-batches are smaller by this factor, so that a step with noise fits wherever a plain one does.
+        """
+        return 1.0
 
 
 def build_step(method: str, options: Mapping[str, Any]) -> Step:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -145,16 +145,17 @@ class Training:
     def accumulate(self, step: int) -> np.ndarray:
         """Leave the step's mean gradient over all workers in the parameters; returns the rows of the global batch."""
         with self.clock.phase("data"):
+            epoch, settled = step / self.plan.steps_per_epoch, self.settling is not None and self.settling.settled
+            now = Moment(self.spec.seed, step, epoch, self.world.rank, self.clock, settled)
             global_batch = self.plan.global_batch(step)
-            micro_batches = self.plan.deal(global_batch, self.world.rank)
+            memory = self.step_function.memory_factor(self.encoder, now)
+            micro_batches = self.plan.deal(global_batch, self.world.rank, memory)
         with self.clock.phase("optimizer"):
             self.gradient.clear()
-        epoch, settled = step / self.plan.steps_per_epoch, self.settling is not None and self.settling.settled
         for index, rows in enumerate(micro_batches):
             with self.clock.phase("data"):
                 batch = self._micro_batch(rows, len(global_batch))
-            part = index * self.world.size + self.world.rank
-            now = Moment(self.spec.seed, step, epoch, part, self.clock, settled)
+            now = replace(now, part=index * self.world.size + self.world.rank)
             self.gradient.count(self.step_function(self.encoder, batch, now))
             self.gradient.mark(self.word_table)  # whose lookup adds to its gradient past autograd
         with self.clock.phase("all-reduce"):

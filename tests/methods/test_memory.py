@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
+from scala_lab.batches import BatchPlan
 from scala_lab.methods.step import STATISTICS, MicroBatch
 from tests.methods.live_bytes import LiveBytes
 from tests.methods.small import make_encoder, make_step, moment
@@ -21,17 +23,22 @@ def deep_bert(tmp_path_factory):
     return save_tiny_model(tmp_path_factory.mktemp("deep") / "bert", hidden=WIDTH, layers=4, dropout=0.1)
 
 
-def long_batch(classes):
-    ids = torch.randint(5, 45, (SAMPLES, LENGTH), generator=torch.Generator().manual_seed(0))
+def long_batch(classes, samples=SAMPLES):
+    ids = torch.randint(5, 45, (samples, LENGTH), generator=torch.Generator().manual_seed(0))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
-    labels = torch.arange(SAMPLES) % classes if classes else torch.arange(SAMPLES) / 8
-    return MicroBatch(inputs, labels, torch.arange(SAMPLES), 1 / SAMPLES, regression=classes == 0)
+    labels = torch.arange(samples) % classes if classes else torch.arange(samples) / 8
+    return MicroBatch(inputs, labels, torch.arange(samples), 1 / SAMPLES, regression=classes == 0)
 
 
 def peak(step, folder, classes, autocast=None, change=None):
-    """Peak bytes of a step, and its statistics; the first step on a model is not the one that is measured."""
-    encoder, batch = make_encoder(folder, classes, dtype=torch.float32, dropout=None), long_batch(classes)
+    """Peak bytes of a step, its samples and its statistics, at the size of micro-batches that the step asks for.
+
+    The first step on a model is not the one that is measured.
+    """
+    encoder = make_encoder(folder, classes, dtype=torch.float32, dropout=None)
     encoder.autocast = autocast
+    samples = int(SAMPLES / step.memory_factor(encoder, moment()))
+    batch = long_batch(classes, samples)
     step(encoder, batch, moment())
     if change is not None:
         change(encoder)
@@ -39,7 +46,7 @@ def peak(step, folder, classes, autocast=None, change=None):
     gradients = [parameter.grad for parameter in encoder.model.parameters()]
     with LiveBytes([*weights, *gradients, *batch.inputs.values(), batch.labels, batch.samples]) as live:
         found = step(encoder, batch, moment())
-    return live.peak, found
+    return live.peak, samples, found
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +74,26 @@ NOISY = {
 @pytest.mark.parametrize("name", NOISY)
 def test_noise_takes_a_tenth_more_at_most(deep_bert, plain_peaks, name, classes):
     method, options = NOISY[name]
-    bytes_, found = peak(make_step(method, **options), deep_bert, classes)
-    assert found[STATISTICS.index("noised")] == SAMPLES
+    bytes_, samples, found = peak(make_step(method, **options), deep_bert, classes)
+    assert found[STATISTICS.index("noised")] == samples >= SAMPLES / 2
     assert bytes_ <= MOST * plain_peaks[classes]
+
+
+@pytest.mark.parametrize(("name", "classes", "share"), [("fused", 2, 1.0), ("fused", 3, 7 / 8), ("R-Drop", 2, 0.5)])
+def test_micro_batches_are_smaller_where_a_graph_stays(deep_bert, name, classes, share):
+    method, options = NOISY[name]
+    encoder, step = make_encoder(deep_bert, classes), make_step(method, **options)
+    assert step.memory_factor(encoder, moment()) == pytest.approx(1 / share)
+    plan = BatchPlan(lengths=np.full(64, 8), batch_size=64, micro_batch=16)
+    parts = plan.deal(plan.global_batch(0), memory=step.memory_factor(encoder, moment()))
+    assert max(map(len, parts)) <= 16 * share
+    assert sorted(row for part in parts for row in part) == list(range(64))
+
+
+def test_steps_before_the_noise_starts_are_as_large_as_plain_ones(deep_bert):
+    step = make_step("scala-effective", pga="fused", label_gradient=True, delay=1.0)
+    encoder = make_encoder(deep_bert, 2)
+    assert [step.memory_factor(encoder, moment(epoch=epoch)) for epoch in (0.5, 1.0)] == [1.0, 2.0]
 
 
 def test_noise_that_is_not_finite_takes_no_more(deep_bert, plain_peaks):
@@ -84,13 +108,13 @@ def test_noise_that_is_not_finite_takes_no_more(deep_bert, plain_peaks):
 
         encoder._run = broken
 
-    bytes_, found = peak(make_step("gaussian"), deep_bert, 2, change=break_first_adversarial_pass)
+    bytes_, _, found = peak(make_step("gaussian"), deep_bert, 2, change=break_first_adversarial_pass)
     assert found[STATISTICS.index("skipped")] == SAMPLES
     assert bytes_ <= MOST * plain_peaks[2]
 
 
 def test_inner_passes_in_float32_take_no_more_than_a_plain_step_in_float32(deep_bert, plain_peaks):
-    bytes_, _ = peak(make_step("scala", pga="exact"), deep_bert, 2, autocast=torch.bfloat16)
+    bytes_, _, _ = peak(make_step("scala", pga="exact"), deep_bert, 2, autocast=torch.bfloat16)
     assert bytes_ <= MOST * plain_peaks[2]
 
 

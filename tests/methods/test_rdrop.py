@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from scala_lab.methods.recipes import RECIPES
-from scala_lab.methods.step import STATISTICS, halves
+from scala_lab.methods.step import STATISTICS
 from tests.methods.small import flat_gradient, make_batch, make_encoder, make_step, moment
 
 HEADS = [0, 2, 3]
@@ -45,9 +45,8 @@ def test_gradient_is_half_that_of_the_printed_objective_with_half_its_weight(tin
     encoder, reference = (make_encoder(tiny_bert, classes, dropout=0.3) for _ in range(2))
     batch = make_batch(classes=classes)
     make_step("rdrop", **({} if alpha is None else {"alpha": alpha}))(encoder, batch, moment())
-    for half, now in halves(batch, moment()):
-        objective = printed_objective(two_passes(reference, half, now), half, printed)
-        (objective * batch.share / 2).backward()
+    objective = printed_objective(two_passes(reference, batch, moment()), batch, printed)
+    (objective * batch.share / 2).backward()
     assert flat_gradient(encoder).norm() > 0.01
     assert torch.allclose(flat_gradient(encoder), flat_gradient(reference), rtol=0, atol=1e-12)
 
@@ -66,12 +65,9 @@ def test_without_dropout_it_is_the_plain_step(tiny_bert, classes):
 def test_statistics_are_sums_over_all_samples(tiny_bert):
     encoder, batch = make_encoder(tiny_bert, dropout=0.3), make_batch()
     found = dict(zip(STATISTICS, make_step("rdrop")(encoder, batch, moment()).tolist(), strict=True))
-    loss = divergence = 0.0
-    for half, now in halves(batch, moment()):
-        p, q = (one.detach() for one in two_passes(encoder, half, now))
-        loss += float(functional.cross_entropy(p, half.labels, reduction="sum")) / 2
-        loss += float(functional.cross_entropy(q, half.labels, reduction="sum")) / 2
-        divergence += float(((p.softmax(-1) - q.softmax(-1)) * (p.log_softmax(-1) - q.log_softmax(-1))).sum())
+    p, q = (one.detach() for one in two_passes(encoder, batch, moment()))
+    loss = sum(float(functional.cross_entropy(one, batch.labels, reduction="sum")) / 2 for one in (p, q))
+    divergence = float(((p.softmax(-1) - q.softmax(-1)) * (p.log_softmax(-1) - q.log_softmax(-1))).sum())
     assert found["loss"] == pytest.approx(loss, rel=1e-12)
     assert found["divergence"] == pytest.approx(divergence, rel=1e-12)
     assert divergence > 1e-3
@@ -81,24 +77,3 @@ def test_statistics_are_sums_over_all_samples(tiny_bert):
 def test_options_of_the_step_are_those_of_the_registry():
     fields = {field.name for field in dataclasses.fields(make_step("rdrop"))}
     assert fields == set(RECIPES["rdrop"].option_values())
-
-
-@pytest.mark.parametrize("rows", [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3]])
-def test_halves_are_all_samples_once_with_their_share(rows):
-    batch = make_batch(rows)
-    parts = list(halves(batch, moment(part=3)))
-    assert torch.equal(torch.cat([half.samples for half, _ in parts]), batch.samples)
-    assert torch.equal(torch.cat([half.labels for half, _ in parts]), batch.labels)
-    assert torch.equal(torch.cat([half.inputs["input_ids"] for half, _ in parts]), batch.inputs["input_ids"])
-    assert [len(half.labels) for half, _ in parts] == {1: [1], 2: [1, 1], 3: [2, 1], 4: [2, 2]}[len(rows)]
-    assert {half.share for half, _ in parts} == {batch.share}
-
-
-def test_halves_draw_masks_of_their_own():
-    """No two parts of a step share a stream of dropout masks, whole or halved."""
-    drawn = []
-    for part in range(3):
-        for _, now in halves(make_batch(), moment(part=part)):
-            now.seed_dropout()
-            drawn.append(torch.rand(1).item())
-    assert len(set(drawn)) == 6
