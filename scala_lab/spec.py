@@ -28,7 +28,7 @@ from scala_lab.errors import UserError
 from scala_lab.methods.recipes import FREELB_PUBLISHED, RECIPES, STEP_DEFAULTS, find_recipe
 from scala_lab.spec_fields import leaves, set_leaves
 
-RESULT_VERSION = 4
+RESULT_VERSION = 3
 """Part of every run id: raised when the same spec would give a different result than before."""
 
 
