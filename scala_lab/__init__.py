@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from scala_lab.version import VERSION
+from scala_lab.processes import VERSION
 
 if TYPE_CHECKING:
-    from scala_lab.spec import RunSpec
+    from scala_lab.config import RunSpec
     from scala_lab.training import train
 
 __version__ = VERSION
@@ -22,7 +22,7 @@ __all__ = ["RunSpec", "__version__", "train"]
 def __getattr__(name: str) -> Any:
     """Load the public names on first use, so that `import scala_lab` costs nothing."""
     if name == "RunSpec":
-        from scala_lab.spec import RunSpec
+        from scala_lab.config import RunSpec
 
         return RunSpec
     if name == "train":

@@ -20,22 +20,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from scala_lab.config import RunSpec
+from scala_lab.curvature.checkpoint import sorted_batches
+from scala_lab.curvature.eigensolvers import top_eigenpairs
 from scala_lab.curvature.loss import stock_product
 from scala_lab.curvature.operator import HessianOperator
-from scala_lab.curvature.rows import sorted_batches
-from scala_lab.curvature.solve import top_eigenpairs
+from scala_lab.data.tokens import Padding, collate
 from scala_lab.errors import UserError
-from scala_lab.methods.task_loss import task_loss
+from scala_lab.methods.base import task_loss
 from scala_lab.models.admission import Float64Islands
 from scala_lab.models.loading import load_classifier, to_float64
-from scala_lab.optim.build import build_optimizer
-from scala_lab.optim.schedule import rate_factor
-from scala_lab.spec import RunSpec
-from scala_lab.tasks.tokens import Padding, collate
-from scala_lab.training.evaluation import predict_split
-from scala_lab.training.loop import Training
+from scala_lab.optim.build import build_optimizer, rate_factor
+from scala_lab.training.distributed import World
 from scala_lab.training.preparation import Prepared, admit_model, prepare
-from scala_lab.training.world import World
+from scala_lab.training.trainer import Training, predict_split
 
 EQUAL = 1e-9
 """Largest relative difference that counts as equal."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from scala_lab.runs.budget import passes_per_sample
-from scala_lab.runs.measurement import Measurement
-from scala_lab.spec import RunSpec
+from scala_lab.config import RunSpec
+from scala_lab.methods.cost import passes_per_sample
 from scala_lab.study import Cell
 from scala_lab.study.profiles import Profile
-from scala_lab.study.rows import BASELINE, EFFECTIVE, LAMB, SCALA, Row
+from scala_lab.study.variants import BASELINE, EFFECTIVE, LAMB, SCALA, Row
+from scala_lab.sweep.cells import Measurement
 
 SMALL, LARGE = BASELINE.named("small batch"), BASELINE.named("large batch")
 ALL = (SMALL, LARGE, LAMB, SCALA, EFFECTIVE)
@@ -51,7 +51,7 @@ def measured_cells(
     rows: Sequence[Row],
     seeds: Iterable[int],
 ) -> list[Cell]:
-    """One measurement of each checkpoint, by a function of `scala_lab.curvature.measurements`.
+    """One measurement of each checkpoint, by a function of `scala_lab.curvature.checkpoint`.
 
     Args:
         profile: Where the checkpoints come from.
@@ -64,6 +64,6 @@ def measured_cells(
     for row in rows:
         for seed in seeds:
             spec, labels = trained(profile, row, seed)
-            measurement = Measurement(f"scala_lab.curvature.measurements:{function}", (spec,), settings(seed))
+            measurement = Measurement(f"scala_lab.curvature.checkpoint:{function}", (spec,), settings(seed))
             cells.append(Cell(measurement, **labels))
     return cells

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scala_lab.methods.recipes import find_recipe
-from scala_lab.runs.measurement import Measurement
-from scala_lab.scaling.calibration import WITHIN, Calibration
-from scala_lab.scaling.step_model import even_load
 from scala_lab.study import Cell
-from scala_lab.study.rows import BASELINE, EFFECTIVE, LAMB, SCALA, Row
+from scala_lab.study.variants import BASELINE, EFFECTIVE, LAMB, SCALA, Row
+from scala_lab.sweep.cells import Measurement
+from scala_lab.timing.calibration import WITHIN, Calibration
+from scala_lab.timing.model import even_load
 from studies._timings import RATES, calibration, first_steps, measured
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def time_cells(profile: Profile) -> list[Cell]:
             settings: dict[str, Any] = {"names": [_name(task, row.method) for task, row, _ in places]}
             settings |= {"workers": workers, "steps": STEPS, "warmup": WARMUP}
             settings["threads"] = workers * (profile.settings.get("threads") or 1)
-            measurement = Measurement("scala_lab.scaling.measurements:step_times", specs, settings, alone=True)
+            measurement = Measurement("scala_lab.timing.measurements:step_times", specs, settings, alone=True)
             cells.append(Cell(measurement, kind=TIMES, model=model, workers=workers))
     if profile.settings.get("device") == "cuda":
         return cells

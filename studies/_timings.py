@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scala_lab.runs.measurement import Measurement
-from scala_lab.scaling.calibration import PIECE_SECONDS, WITHIN
-from scala_lab.spec import RunSpec
+from scala_lab.config import RunSpec
 from scala_lab.study import Cell
-from scala_lab.study.rows import BASELINE, Row
+from scala_lab.study.variants import BASELINE, Row
+from scala_lab.sweep.cells import Measurement
+from scala_lab.timing.calibration import PIECE_SECONDS, WITHIN
 from studies._checkpoints import middle_rate
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def calibration(profile: Profile) -> Measurement:
     spec = first_steps(profile, BASELINE, profile.pair[0], profile.small_batch)
     settings: dict[str, Any] = {"rates": list(RATES), "seconds": PIECE_SECONDS}
     settings["threads"] = max(profile.workers) * (profile.settings.get("threads") or 1)
-    return Measurement("scala_lab.scaling.measurements:calibration", (spec,), settings, alone=True)
+    return Measurement("scala_lab.timing.measurements:calibration", (spec,), settings, alone=True)
 
 
 def step_cell(profile: Profile, rows: Sequence[tuple[Row, int]], task: str, place: Place) -> Cell:
@@ -81,7 +81,7 @@ def step_cell(profile: Profile, rows: Sequence[tuple[Row, int]], task: str, plac
     threads = place.workers * (profile.settings.get("threads") or 1)
     settings: dict[str, Any] = {"names": [row.method for row, _ in fitting], "workers": place.workers}
     settings |= {"steps": kept_steps(profile), "warmup": WARMUP, "threads": threads, "rate": place.rate}
-    measurement = Measurement("scala_lab.scaling.measurements:step_times", specs, settings, alone=True)
+    measurement = Measurement("scala_lab.timing.measurements:step_times", specs, settings, alone=True)
     sizes = {row.method: batch_size for row, batch_size in fitting}
     return Cell(measurement, task=task, workers=place.workers, link=place.link, sizes=sizes)
 

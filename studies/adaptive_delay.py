@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scala_lab.methods.recipes import find_recipe
-from scala_lab.report.accuracy_figures import cost_figure
-from scala_lab.statistics import Estimate, paired_difference
+from scala_lab.report.figures.accuracy import cost_figure
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
-from scala_lab.study.discovery import main
-from scala_lab.study.rows import LAMB, SCALA, side_cells
-from scala_lab.study.tabulating import best_runs, grid_note, status_note
+from scala_lab.study.api import main
+from scala_lab.study.statistics import Estimate, paired_difference
+from scala_lab.study.tables import best_runs, grid_note, status_note
+from scala_lab.study.variants import LAMB, SCALA, side_cells
 from studies.switch_point import delay_cells
 
 if TYPE_CHECKING:

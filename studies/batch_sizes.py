@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scala_lab.claims.batch_size import c16
-from scala_lab.report.accuracy_figures import lines_figure
+from scala_lab.report.figures.accuracy import lines_figure
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
-from scala_lab.study.discovery import main
-from scala_lab.study.rows import BASELINE, LAMB, SCALA, side_cells
-from scala_lab.study.tabulating import best_runs, notes
+from scala_lab.study.api import main
+from scala_lab.study.tables import best_runs, notes
+from scala_lab.study.variants import BASELINE, LAMB, SCALA, side_cells
 
 if TYPE_CHECKING:
     import pandas as pd

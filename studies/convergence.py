@@ -1,6 +1,6 @@
 """Does the theorem's rate hold where everything it speaks of can be computed, and the lemma's?
 
-The problem (scala_lab.theory.problem) satisfies every printed assumption. Beside the theorem's own setting stand three
+The problem (scala_lab.theory.minimax) satisfies every printed assumption. Beside the theorem's own setting stand three
 in which one of its terms is changed: an inner player with a known error, one sample per step in place of a batch that
 grows with T, and an upper clip U far above the weights' norms.
 """
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scala_lab.claims.theory import c19, c20, c22
-from scala_lab.runs.measurement import Measurement
-from scala_lab.statistics import mean_interval
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
+from scala_lab.study.statistics import mean_interval
+from scala_lab.sweep.cells import Measurement
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -169,7 +169,7 @@ def lemma_table(inner: pd.DataFrame) -> pd.DataFrame:
 
 
 def _rate_figure(outer: pd.DataFrame) -> Any:
-    from scala_lab.report.theory_figures import rate_panels
+    from scala_lab.report.figures.convergence import rate_panels
 
     tight, base = outer["clip"] == UPPER / LOWER, outer["kappa"] == KAPPA
     exact = (outer["epsilon"] == 0) & (outer["ascent_steps"] == 0)
@@ -206,7 +206,7 @@ def _summary(outer: pd.DataFrame, panels: list[tuple[str, pd.Series, pd.Series]]
 def _lemma_figure(done: pd.DataFrame) -> Any:
     import pandas as pd
 
-    from scala_lab.report.theory_figures import rate_panels
+    from scala_lab.report.figures.convergence import rate_panels
 
     rows = []
     for cell in done[done["kind"].notna()].to_dict("records"):
@@ -263,6 +263,6 @@ STUDY = Study(
 )
 
 if __name__ == "__main__":
-    from scala_lab.study.discovery import main
+    from scala_lab.study.api import main
 
     raise SystemExit(main(STUDY))

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scala_lab.claims.noise import c21
-from scala_lab.report.accuracy_figures import dots_figure
+from scala_lab.report.figures.accuracy import dots_figure
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
-from scala_lab.study.discovery import main
-from scala_lab.study.rows import EFFECTIVE, LAMB, ONE_DRAW, RDROP, SCALA, TWO_DRAWS, side_cells
-from scala_lab.study.tabulating import best_runs, notes, short, table_by_task
+from scala_lab.study.api import main
+from scala_lab.study.tables import best_runs, notes, short, table_by_task
+from scala_lab.study.variants import EFFECTIVE, LAMB, ONE_DRAW, RDROP, SCALA, TWO_DRAWS, side_cells
 
 if TYPE_CHECKING:
     import pandas as pd

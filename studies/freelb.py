@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from scala_lab.claims.accuracy import c12
 from scala_lab.study import Cell, Findings, Study, Tabulation
-from scala_lab.study.discovery import main
-from scala_lab.study.rows import BASELINE, EFFECTIVE, FREELB, SCALA, side_cells
-from scala_lab.study.tabulating import best_runs, notes, table_by_task
+from scala_lab.study.api import main
+from scala_lab.study.tables import best_runs, notes, table_by_task
+from scala_lab.study.variants import BASELINE, EFFECTIVE, FREELB, SCALA, side_cells
 from studies._paper_tables import TABLE_4, paper_frame
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from scala_lab.claims.batch_size import c3, c4
-from scala_lab.report.heat_figures import rate_heat_map
+from scala_lab.report.figures.accuracy import rate_heat_map
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
-from scala_lab.study.discovery import main
-from scala_lab.study.rows import BASELINE, grid_cells, tuned_cells
-from scala_lab.study.tabulating import best_runs, grid_note, status_note
+from scala_lab.study.api import main
+from scala_lab.study.tables import best_runs, grid_note, status_note
+from scala_lab.study.variants import BASELINE, grid_cells, tuned_cells
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -27,8 +27,7 @@ def cells(profile: Profile) -> list[Cell]:
 
 def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     """One scale for all methods."""
-    from scala_lab.report.line_figures import slice_1d_plot
-    from scala_lab.report.plane_figures import side_by_side
+    from scala_lab.report.figures.landscape import side_by_side, slice_1d_plot
 
     done = frame[frame["status"] == "finished"]
     if done.empty:
@@ -110,6 +109,6 @@ STUDY = Study(
 )
 
 if __name__ == "__main__":
-    from scala_lab.study.discovery import main
+    from scala_lab.study.api import main
 
     raise SystemExit(main(STUDY))

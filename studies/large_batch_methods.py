@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scala_lab.claims.accuracy import c10
-from scala_lab.report.accuracy_figures import dots_figure
+from scala_lab.report.figures.accuracy import dots_figure
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
-from scala_lab.study.discovery import main
-from scala_lab.study.rows import BASELINE, EFFECTIVE, LAMB, SCALA, tuned_cells
-from scala_lab.study.tabulating import best_runs, notes, table_by_task
+from scala_lab.study.api import main
+from scala_lab.study.tables import best_runs, notes, table_by_task
+from scala_lab.study.variants import BASELINE, EFFECTIVE, LAMB, SCALA, tuned_cells
 from studies._paper_tables import TABLE_2, paper_frame
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from scala_lab.claims.accuracy import c9
 from scala_lab.study import Cell, Findings, Study, Tabulation
-from scala_lab.study.discovery import main
-from scala_lab.study.rows import BASELINE, EFFECTIVE, SCALA, tuned_cells
-from scala_lab.study.tabulating import best_runs, notes, table_by_task
+from scala_lab.study.api import main
+from scala_lab.study.tables import best_runs, notes, table_by_task
+from scala_lab.study.variants import BASELINE, EFFECTIVE, SCALA, tuned_cells
 from studies._paper_tables import STEPS_NOTE, TABLE_1, paper_frame, step_counts
 from studies._run_times import run_times, seconds_by, time_cells, time_notes, time_table, worker_counts
 

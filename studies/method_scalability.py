@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from scala_lab.claims.scaling import NO_DELAY, SCALA, c14
 from scala_lab.methods.recipes import find_recipe
-from scala_lab.scaling.calibration import WITHIN
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
-from scala_lab.study.rows import BASELINE, LAMB, WITHOUT_DELAY
+from scala_lab.study.variants import BASELINE, LAMB, WITHOUT_DELAY
+from scala_lab.timing.calibration import WITHIN
 from studies._timings import lacking, measured, medians, places, step_cell, step_note, step_rows
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def cells(profile: Profile) -> list[Cell]:
 
 def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     """Five lines over workers."""
-    from scala_lab.report.timing_figures import worker_lines
+    from scala_lab.report.figures.timing import worker_lines
 
     done = frame[frame["status"] == "finished"]
     if measured(done).empty:
@@ -114,6 +114,6 @@ STUDY = Study(
 )
 
 if __name__ == "__main__":
-    from scala_lab.study.discovery import main
+    from scala_lab.study.api import main
 
     raise SystemExit(main(STUDY))

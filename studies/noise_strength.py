@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from scala_lab.report.accuracy_figures import ACCURACY, lines_figure
+from scala_lab.report.figures.accuracy import ACCURACY, lines_figure
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
-from scala_lab.study.discovery import main
-from scala_lab.study.rows import EFFECTIVE, LAMB, Row, side_cells
-from scala_lab.study.tabulating import best_runs, grid_note, short, status_note
+from scala_lab.study.api import main
+from scala_lab.study.tables import best_runs, grid_note, short, status_note
+from scala_lab.study.variants import EFFECTIVE, LAMB, Row, side_cells
 
 if TYPE_CHECKING:
     import pandas as pd

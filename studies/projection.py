@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scala_lab.runs.measurement import Measurement
-from scala_lab.scaling.calibration import WITHIN, Calibration
-from scala_lab.scaling.paper_times import SECONDS
-from scala_lab.scaling.step_model import Load, StepModel, Workload, best_workers, epoch_seconds
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
+from scala_lab.sweep.cells import Measurement
+from scala_lab.timing.calibration import WITHIN, Calibration
+from scala_lab.timing.model import Load, StepModel, Workload, best_workers, epoch_seconds
+from scala_lab.timing.paper_times import SECONDS
 from studies import method_scalability, scalability
 from studies._timings import calibration, measured
 
@@ -37,7 +37,7 @@ def cells(profile: Profile) -> list[Cell]:
     fits = [
         Cell(
             Measurement(
-                "scala_lab.scaling.measurements:paper_projection", settings={"model": model, "workers": list(WORKERS)}
+                "scala_lab.timing.measurements:paper_projection", settings={"model": model, "workers": list(WORKERS)}
             ),
             kind=PAPER,
             model=model,
@@ -69,7 +69,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
 
 def _here(profile: Profile, done: pd.DataFrame) -> Findings:
     """This machine: every timed cell that the calibration has not seen."""
-    from scala_lab.report.timing_figures import worker_lines
+    from scala_lab.report.figures.timing import worker_lines
 
     calibrated, runs = done[done["kind"] == HERE], measured(done[done["kind"] == RUN])
     if calibrated.empty or runs.empty:
@@ -190,7 +190,7 @@ def constant_table(calibration: Calibration) -> pd.DataFrame:
 
 def _paper(done: pd.DataFrame) -> Findings:
     """The paper's tables: residual of every reported cell, constants, and lines over workers."""
-    from scala_lab.report.timing_figures import worker_lines
+    from scala_lab.report.figures.timing import worker_lines
 
     if done.empty:
         return Findings()
@@ -267,6 +267,6 @@ STUDY = Study(
 )
 
 if __name__ == "__main__":
-    from scala_lab.study.discovery import main
+    from scala_lab.study.api import main
 
     raise SystemExit(main(STUDY))

@@ -6,11 +6,11 @@ import math
 from typing import TYPE_CHECKING
 
 from scala_lab.claims.scaling import LARGE, SMALL, c1, c2
-from scala_lab.scaling.calibration import WITHIN
-from scala_lab.scaling.hosts import bits_per_second
-from scala_lab.scaling.links import rounds_and_share
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
-from scala_lab.study.rows import BASELINE
+from scala_lab.study.variants import BASELINE
+from scala_lab.timing.calibration import WITHIN
+from scala_lab.timing.hosts import bits_per_second
+from scala_lab.timing.model import rounds_and_share
 from studies._timings import lacking, measured, medians, places, step_cell, step_note, step_rows
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def cells(profile: Profile) -> list[Cell]:
 
 def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     """Lines over workers with and without communication, and what communication adds on each kind of link."""
-    from scala_lab.report.timing_figures import exchange_bars, worker_lines
+    from scala_lab.report.figures.timing import exchange_bars, worker_lines
 
     done = frame[frame["status"] == "finished"]
     if measured(done).empty:
@@ -187,6 +187,6 @@ STUDY = Study(
 )
 
 if __name__ == "__main__":
-    from scala_lab.study.discovery import main
+    from scala_lab.study.api import main
 
     raise SystemExit(main(STUDY))

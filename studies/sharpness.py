@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scala_lab.claims.curvature import c5, c6
-from scala_lab.statistics import Estimate, paired_columns, paired_ratio
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
+from scala_lab.study.statistics import Estimate, paired_columns, paired_ratio
 from studies._checkpoints import ALL, RATE_NOTE, SMALL, measured_cells
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def ratio_to(done: pd.DataFrame, left: str, right: str, value: str = "eigenvalue
 def _bars(done: pd.DataFrame) -> Figure:
     import pandas as pd
 
-    from scala_lab.report.curvature_figures import sharpness_bars
+    from scala_lab.report.figures.curvature import sharpness_bars
 
     rows = [
         (f"{run['method']} (B = {run['batch_size']})", value, residual <= run["tolerance"])
@@ -142,6 +142,6 @@ STUDY = Study(
 )
 
 if __name__ == "__main__":
-    from scala_lab.study.discovery import main
+    from scala_lab.study.api import main
 
     raise SystemExit(main(STUDY))

@@ -90,7 +90,7 @@ def layer_rows(done: pd.DataFrame) -> pd.DataFrame:
 def _densities(done: pd.DataFrame) -> Figure:
     import pandas as pd
 
-    from scala_lab.report.spectrum_figures import density_lines
+    from scala_lab.report.figures.curvature import density_lines
 
     frames = {
         run["method"]: pd.DataFrame({"node": run["nodes"], "weight": run["weights"]}) for run in done.to_dict("records")
@@ -99,7 +99,7 @@ def _densities(done: pd.DataFrame) -> Figure:
 
 
 def _layer_bars(layers: pd.DataFrame) -> Figure:
-    from scala_lab.report.curvature_figures import layer_bars
+    from scala_lab.report.figures.curvature import layer_bars
 
     return layer_bars(layers)
 
@@ -113,6 +113,6 @@ STUDY = Study(
 )
 
 if __name__ == "__main__":
-    from scala_lab.study.discovery import main
+    from scala_lab.study.api import main
 
     raise SystemExit(main(STUDY))

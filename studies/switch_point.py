@@ -6,11 +6,11 @@ import math
 from typing import TYPE_CHECKING
 
 from scala_lab.claims.noise import c17
-from scala_lab.report.accuracy_figures import lines_figure
+from scala_lab.report.figures.accuracy import lines_figure
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
-from scala_lab.study.discovery import main
-from scala_lab.study.rows import LAMB, SCALA, side_cells
-from scala_lab.study.tabulating import best_runs, grid_note, status_note
+from scala_lab.study.api import main
+from scala_lab.study.tables import best_runs, grid_note, status_note
+from scala_lab.study.variants import LAMB, SCALA, side_cells
 
 if TYPE_CHECKING:
     import pandas as pd

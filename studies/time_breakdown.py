@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from scala_lab.claims.scaling import NOISE, PLAIN, c7
 from scala_lab.clock import PHASES
-from scala_lab.runs.measurement import Measurement
-from scala_lab.scaling.phases import STEP
-from scala_lab.statistics import paired_ratio
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
-from scala_lab.study.rows import FREELB, LAMB, WITHOUT_DELAY
+from scala_lab.study.statistics import paired_ratio
+from scala_lab.study.variants import FREELB, LAMB, WITHOUT_DELAY
+from scala_lab.sweep.cells import Measurement
+from scala_lab.timing.phases import STEP
 from studies._timings import WARMUP, first_steps
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def cells(profile: Profile) -> list[Cell]:
     task = profile.pair[0]
     specs = tuple(first_steps(profile, row, task, profile.large_batch) for row in ROWS.values())
     settings = {"names": list(ROWS), "steps": STEPS, "warmup": WARMUP, "threads": profile.settings.get("threads") or 1}
-    measurement = Measurement("scala_lab.scaling.measurements:phases", specs, settings, alone=True)
+    measurement = Measurement("scala_lab.timing.measurements:phases", specs, settings, alone=True)
     return [Cell(measurement, task=task, batch_size=profile.large_batch)]
 
 
@@ -63,7 +63,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
         "communication adds is in the study of scalability.",
         *_sharing(profile, float(done["cpu_share"].iloc[0])),
     ]
-    from scala_lab.report.timing_figures import phase_bars
+    from scala_lab.report.figures.timing import phase_bars
 
     bars = shares[shares["phase"] != STEP].replace({"method": TITLES})
     return Findings(
@@ -135,6 +135,6 @@ STUDY = Study(
 )
 
 if __name__ == "__main__":
-    from scala_lab.study.discovery import main
+    from scala_lab.study.api import main
 
     raise SystemExit(main(STUDY))

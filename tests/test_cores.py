@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from scala_lab import RunSpec, cores
+from scala_lab import RunSpec
+from scala_lab import machine as cores
 from scala_lab.cli import main
-from scala_lab.study.discovery import all_studies
+from scala_lab.study.api import all_studies
 from scala_lab.study.profiles import PROFILES
-from scala_lab.training.world import check_devices, warn_of_crowded_cores
+from scala_lab.training.distributed import check_devices, warn_of_crowded_cores
 from tests.command_line import data_flags, flags, refuse, train_flags
 from tests.tiny import write_rows
 

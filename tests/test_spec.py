@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from scala_lab.config import RunSpec, differences
 from scala_lab.errors import UserError
 from scala_lab.methods.recipes import RECIPES
-from scala_lab.spec import RunSpec, differences
 from tests.processes import run
 
 MACHINE = {"threads": 1, "device": "cpu"}
@@ -58,7 +58,7 @@ def test_run_id_changes_with_whatever_changes_the_result(change):
 
 
 def test_run_id_is_stable_over_processes():
-    code = f"from scala_lab.spec import RunSpec; print(RunSpec.of(**{MACHINE!r}).run_id)"
+    code = f"from scala_lab.config import RunSpec; print(RunSpec.of(**{MACHINE!r}).run_id)"
     assert run([sys.executable, "-c", code]).strip() == spec().run_id
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from scala_lab.statistics import (
+from scala_lab.study.statistics import (
     Estimate,
     mean_interval,
     paired_columns,

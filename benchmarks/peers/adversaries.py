@@ -16,8 +16,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional
 
-from scala_lab.methods.step import MicroBatch, Moment, Step, statistics
-from scala_lab.methods.task_loss import correct_answers, task_loss
+from scala_lab.methods.base import MicroBatch, Moment, Step, correct_answers, statistics, task_loss
 from scala_lab.models.encoder import Encoder
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pandas as pd
 
-from scala_lab.claims.record import Claim, above, record
-from scala_lab.report.style import new_figure, styled
-from scala_lab.statistics import paired_columns, paired_difference
+from scala_lab.report.figures.style import new_figure, styled
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
-from scala_lab.study.discovery import main
+from scala_lab.study.api import main
 from scala_lab.study.profiles import Profile
+from scala_lab.study.statistics import paired_columns, paired_difference
+from scala_lab.study.verdicts import Claim, above, record
 
 CLAIM = Claim(
     id="W1",

@@ -10,8 +10,7 @@ import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from scala_lab.claims.pairing import EQUAL, difference, ratio
-from scala_lab.claims.record import Claim, ClaimRecord, Part, above, below, record, within
+from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, Part, above, below, difference, ratio, record, within
 
 if TYPE_CHECKING:
     import pandas as pd

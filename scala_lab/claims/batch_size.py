@@ -9,9 +9,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scala_lab.claims.pairing import EQUAL, PAIRS, difference, mean_slope
-from scala_lab.claims.record import Claim, ClaimRecord, above, below, record, within
-from scala_lab.statistics import mean_interval, slope_interval
+from scala_lab.study.statistics import mean_interval, slope_interval
+from scala_lab.study.verdicts import (
+    EQUAL,
+    PAIRS,
+    Claim,
+    ClaimRecord,
+    above,
+    below,
+    difference,
+    mean_slope,
+    record,
+    within,
+)
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scala_lab.claims.record import Claim, ClaimRecord, above, record
-from scala_lab.statistics import Estimate, paired_columns, paired_ratio
+from scala_lab.study.statistics import Estimate, paired_columns, paired_ratio
+from scala_lab.study.verdicts import Claim, ClaimRecord, above, record
 
 if TYPE_CHECKING:
     import pandas as pd

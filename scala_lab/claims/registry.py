@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import scala_lab.claims
-from scala_lab.claims.record import Claim, ClaimRecord
 from scala_lab.errors import UserError, nearest
+from scala_lab.study.verdicts import Claim, ClaimRecord
 
 if TYPE_CHECKING:
     import pandas as pd

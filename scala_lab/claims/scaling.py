@@ -12,8 +12,8 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from scala_lab.claims.record import Claim, ClaimRecord, Part, above, below, record, within
-from scala_lab.statistics import Estimate, paired_columns, paired_ratio
+from scala_lab.study.statistics import Estimate, paired_columns, paired_ratio
+from scala_lab.study.verdicts import Claim, ClaimRecord, Part, above, below, record, within
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scala_lab.claims.record import Claim, ClaimRecord, above, below, record
-from scala_lab.statistics import Estimate, mean_interval, paired_columns, slope_interval
+from scala_lab.study.statistics import Estimate, mean_interval, paired_columns, slope_interval
+from scala_lab.study.verdicts import Claim, ClaimRecord, above, below, record
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
 from scala_lab.methods.recipes import find_recipe
-from scala_lab.spec import RunSpec
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from scala_lab.scaling.calibration import Calibration
-    from scala_lab.scaling.step_model import Compute, Workload
+    from scala_lab.timing.calibration import Calibration
+    from scala_lab.timing.model import Compute, Workload
 
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 SMALL_BATCH = 32
@@ -41,11 +41,11 @@ class Calibrate:
 
 def run(options: Calibrate) -> int:
     """Measure, print and write."""
-    from scala_lab.commands.summary import result_console
+    from scala_lab.cli import result_console
     from scala_lab.files import write_json
-    from scala_lab.models.locate import locate_model
-    from scala_lab.scaling.calibration import calibrate
-    from scala_lab.scaling.hosts import bits_per_second, why_not
+    from scala_lab.models.loading import locate_model
+    from scala_lab.timing.calibration import calibrate
+    from scala_lab.timing.hosts import bits_per_second, why_not
 
     spec = options.spec.resolved()
     if find_recipe(spec.recipe.method).step not in ("plain", "scala"):
@@ -99,7 +99,7 @@ def _describe(computing: Compute) -> str:
 def _show_projection(console: Console, calibration: Calibration, spec: RunSpec) -> None:
     from rich.table import Table
 
-    from scala_lab.scaling.step_model import best_workers, epoch_seconds
+    from scala_lab.timing.model import best_workers, epoch_seconds
 
     work, size = _workload(spec), spec.batches.batch_size
     models = {name: calibration.model(name, calibration.cores) for name in calibration.links} or {
@@ -122,7 +122,7 @@ def _show_projection(console: Console, calibration: Calibration, spec: RunSpec) 
 
 def _workload(spec: RunSpec) -> Workload:
     """What of the spec decides its time."""
-    from scala_lab.scaling.step_model import Workload
+    from scala_lab.timing.model import Workload
     from scala_lab.training.preparation import prepare
 
     lengths = prepare(spec).train.lengths

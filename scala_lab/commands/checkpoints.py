@@ -1,16 +1,22 @@
-"""What commands about saved checkpoints have in common: finding them, their rows, and where results go."""
+"""What the commands about saved checkpoints share: their flags, their rows, and where results go.
+
+What commands about saved checkpoints have in common: finding them, their rows, and where results go.
+
+The fixed, seeded rows that `sharpness` and `landscape` look at a checkpoint over.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from scala_lab.commands.flags import parse_flags
+from scala_lab.cli import parse_flags
+from scala_lab.config import DataSpec, RunSpec
 from scala_lab.errors import UserError
-from scala_lab.spec import DataSpec
 
 if TYPE_CHECKING:
     import torch
@@ -18,6 +24,7 @@ if TYPE_CHECKING:
 
     from scala_lab.models.admission import Admission
     from scala_lab.training.preparation import Prepared
+
 
 Options = TypeVar("Options")
 
@@ -40,7 +47,7 @@ def parse_with_run_data(options_type: type[Options], args: list[str], prog: str)
 
 def check_checkpoints(checkpoints: Sequence[Path]) -> None:
     """Refuse folders without a model, before anything slow is done."""
-    from scala_lab.models.locate import locate_model
+    from scala_lab.models.loading import locate_model
 
     if not checkpoints:
         raise UserError("at least one checkpoint folder is needed")
@@ -89,7 +96,7 @@ def check_new_folder(folder: Path | None) -> None:
     """Refuse a folder with something in it, or that cannot be made."""
     if folder is None:
         return
-    from scala_lab.training.run_folder import check_writable
+    from scala_lab.training.run_dir import check_writable
 
     check_writable(folder)
     if folder.is_dir() and any(folder.iterdir()):
@@ -111,7 +118,7 @@ def data_of_run(checkpoint: Path) -> DataSpec | None:
     Its label names are left out: they are those of the model that it started from, and its own checkpoint has the
     task's.
     """
-    from scala_lab.training.run_folder import read_run
+    from scala_lab.training.run_dir import read_run
 
     run = read_run(checkpoint)
     if run is None and checkpoint.name == "checkpoint":
@@ -127,3 +134,83 @@ def load_checkpoint(checkpoint: Path, data: DataSpec) -> tuple[PreTrainedModel, 
     prepared = prepare_data(data, str(checkpoint))
     model = load_classifier(str(checkpoint), prepared.task, new_head=False, label_names=data.label_names)
     return model, prepared, admit_model(model, prepared, str(checkpoint), use="predict")
+
+
+@dataclass(frozen=True)
+class SampleOptions:
+    """Which rows the loss is taken over, and how it is computed."""
+
+    samples: int = 256
+    """How many rows."""
+    rows: Literal["train", "eval"] = "train"
+    """Training rows, or evaluation rows."""
+    seed: int = 0
+    """Of the choice of rows, of solvers' starts and of random directions."""
+    micro_batch: int = 64
+    """Rows that run at once; changes speed and memory, not the result."""
+    precision: Literal["float32", "float64"] = "float32"
+    """Of weights and vectors."""
+    memory: float = 2.0
+    """GiB of gradient graphs to keep, which makes Hessian products faster; the rest is streamed."""
+    threads: int = 0
+    """CPU threads; 0 for as many as OMP_NUM_THREADS says, else all cores."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: CUDA where there is one."""
+
+    @property
+    def budget(self) -> int:
+        """Bytes of gradient graphs to keep."""
+        return int(self.memory * 2**30)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A checkpoint with its sets of rows.
+
+    Attributes:
+        model: On its device, in the precision asked for.
+        sets: Batches for the model, a list for each disjoint set of rows.
+        unit: Of the loss.
+    """
+
+    model: PreTrainedModel
+    sets: list[list[dict[str, torch.Tensor]]]
+    unit: str
+
+
+def check_samples(options: SampleOptions, data: DataSpec) -> None:
+    """Refuse numbers that cannot work."""
+    if options.samples < 1:
+        raise UserError(f"--samples must be at least 1, not {options.samples}")
+    for name in ("memory", "threads", "seed"):
+        if not getattr(options, name) >= 0:  # refuses nan too
+            raise UserError(f"--{name} must be at least 0, not {getattr(options, name)}")
+    if options.memory == float("inf"):
+        raise UserError("--memory must be a finite number")
+    RunSpec(data=data, seed=options.seed).override(micro_batch=options.micro_batch).resolved()
+
+
+def load_with_samples(
+    checkpoint: Path,
+    data: DataSpec,
+    options: SampleOptions,
+    device: torch.device,
+    *,
+    repeats: int = 1,
+    rank: int = 0,
+    workers: int = 1,
+) -> Loaded:
+    """A checkpoint and a worker's share of each of its sets of rows."""
+    import torch
+
+    from scala_lab.curvature.checkpoint import disjoint_sets, sorted_batches
+    from scala_lab.models.loading import to_float64
+
+    model, prepared, admission = load_checkpoint(checkpoint, data)
+    split = prepared.train if options.rows == "train" else next(iter(prepared.evals.values()))
+    sets = [
+        sorted_batches(split, rows, options.micro_batch, admission.padding, rank, workers)
+        for rows in disjoint_sets(split, options.samples, repeats, options.seed)
+    ]
+    torch.nn.Module.to(to_float64(model) if options.precision == "float64" else model, device)
+    return Loaded(model, sets, "squared label units" if prepared.task.regression else "nats")

@@ -17,9 +17,9 @@ from scala_lab.commands.checkpoints import (
     parse_with_run_data,
     pick_device,
 )
-from scala_lab.cores import default_threads
+from scala_lab.config import BatchSpec, DataSpec, RunSpec
 from scala_lab.errors import UserError
-from scala_lab.spec import BatchSpec, DataSpec, RunSpec
+from scala_lab.machine import default_threads
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,7 +63,7 @@ def run(options: Evaluate) -> int:
     import torch
     from rich.table import Table
 
-    from scala_lab.commands.summary import result_console
+    from scala_lab.cli import result_console
     from scala_lab.files import write_json, write_text
 
     torch.set_num_threads(options.threads or default_threads())
@@ -100,9 +100,9 @@ def _check(options: Evaluate) -> None:
 
 def _evaluate_one(options: Evaluate, checkpoint: Path) -> tuple[dict[str, dict[str, float]], list[dict[str, Any]]]:
     """Metrics by split, and a record per row."""
-    from scala_lab.tasks.metrics import compute_metrics
-    from scala_lab.training.evaluation import predict_split
-    from scala_lab.training.world import World
+    from scala_lab.data.tasks import compute_metrics
+    from scala_lab.training.distributed import World
+    from scala_lab.training.trainer import predict_split
 
     device = pick_device(options.device)
     model, prepared, admission = load_checkpoint(checkpoint, options.data)
@@ -122,7 +122,7 @@ def _evaluate_one(options: Evaluate, checkpoint: Path) -> tuple[dict[str, dict[s
 def _rows(
     checkpoint: str, split: str, prepared: Prepared, logits: np.ndarray, labels: np.ndarray
 ) -> list[dict[str, Any]]:
-    from scala_lab.tasks.metrics import predictions
+    from scala_lab.data.tasks import predictions
 
     names = prepared.task.labels
     shown = [names[int(value)] if names else float(value) for value in labels]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import tyro
 
+from scala_lab.cli import parse_flags, split_command
 from scala_lab.commands import train
-from scala_lab.commands.flags import parse_flags, split_command
 from scala_lab.errors import UserError
 
 WAIT_FOR_NODES = 600

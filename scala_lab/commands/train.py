@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scala_lab.commands.flags import parse_flags
+from scala_lab.cli import parse_flags
+from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
-from scala_lab.launcher import launched_workers
-from scala_lab.spec import RunSpec
+from scala_lab.processes import launched_workers
 
 if TYPE_CHECKING:
-    from scala_lab.training.launch import Places
-    from scala_lab.training.run_folder import RunResult
+    from scala_lab.training.distributed import Places
+    from scala_lab.training.run_dir import RunResult
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ def parse(args: list[str]) -> Train:
 
 def run(options: Train, places: Places | None = None) -> int:
     """Train, here or at other places, and show the result; exit code 1 for a run that diverged."""
-    from scala_lab.commands.summary import show_result
-    from scala_lab.models.locate import locate_model
+    from scala_lab.cli import show_result
+    from scala_lab.models.loading import locate_model
     from scala_lab.training import train
-    from scala_lab.training.launch import WorkerFailure
+    from scala_lab.training.distributed import WorkerFailure
 
     if not options.save_every >= 0:  # refuses nan too
         raise UserError(f"--save-every must be at least 0, not {options.save_every:g}")
@@ -94,14 +94,14 @@ def run(options: Train, places: Places | None = None) -> int:
 
 
 def _spec_of_run(out: Path) -> RunSpec | None:
-    from scala_lab.training.run_folder import read_run
+    from scala_lab.training.run_dir import read_run
 
     present: RunResult | None = read_run(out)
     return None if present is None else present.spec
 
 
 def _finished(out: Path) -> bool:
-    from scala_lab.training.run_folder import read_run
+    from scala_lab.training.run_dir import read_run
 
     present: RunResult | None = read_run(out)
     return present is not None and present.ended

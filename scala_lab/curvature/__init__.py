@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from scala_lab.curvature.eigen import EigenResult
+from scala_lab.curvature.eigensolvers import EigenResult, top_eigenpairs
 from scala_lab.curvature.operator import HessianOperator
-from scala_lab.curvature.solve import top_eigenpairs
 
 __all__ = ["EigenResult", "HessianOperator", "top_eigenpairs"]

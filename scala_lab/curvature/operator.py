@@ -24,19 +24,17 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from scala_lab.batches import deal
-from scala_lab.curvature.lanes import Lanes, lane_count
-from scala_lab.curvature.linear import added_to
+from scala_lab.curvature.autograd import added_to
 from scala_lab.curvature.loss import (
     BatchLoss,
+    ParameterSpace,
     Shortcuts,
     missing_pad_token,
     stock_logits,
     stock_product,
     word_table,
 )
-from scala_lab.curvature.memory import graph_bytes
-from scala_lab.curvature.shards import SHARD_TOKENS, cut_batch, probe
-from scala_lab.curvature.space import ParameterSpace
+from scala_lab.curvature.shards import SHARD_TOKENS, Lanes, cut_batch, graph_bytes, lane_count, probe
 from scala_lab.errors import UserError
 from scala_lab.models.admission import TOLERANCE, Float64Islands, first_line, random_twin
 from scala_lab.models.narrowing import prove_narrowing

@@ -21,12 +21,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from scala_lab.curvature.eigen import EigenResult
-from scala_lab.curvature.inner_products import norm
+from scala_lab.curvature.eigensolvers import EigenResult, norm
 from scala_lab.curvature.loss import is_regression
 from scala_lab.curvature.operator import HessianOperator
 from scala_lab.errors import UserError
-from scala_lab.methods.task_loss import task_loss
+from scala_lab.methods.base import task_loss
 
 
 def pyhessian_top(

@@ -24,9 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from scala_lab.methods.random_numbers import uniform_noise
-from scala_lab.methods.step import MicroBatch, Moment, Step, statistics
-from scala_lab.methods.task_loss import correct_answers, task_loss
+from scala_lab.methods.base import MicroBatch, Moment, Step, correct_answers, statistics, task_loss, uniform_noise
 from scala_lab.models.encoder import Encoder
 
 FLOOR = 1e-8

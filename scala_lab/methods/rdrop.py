@@ -32,8 +32,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from scala_lab.methods.step import MicroBatch, Moment, Step, statistics
-from scala_lab.methods.task_loss import correct_answers, output_divergence, task_loss
+from scala_lab.methods.base import MicroBatch, Moment, Step, correct_answers, output_divergence, statistics, task_loss
 from scala_lab.models.encoder import Encoder
 
 

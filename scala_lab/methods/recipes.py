@@ -16,7 +16,7 @@ from scala_lab.errors import UserError, nearest
 
 STEP_FUNCTIONS: Mapping[str, str] = MappingProxyType(
     {
-        "plain": "scala_lab.methods.plain:PlainStep",
+        "plain": "scala_lab.methods.base:PlainStep",
         "scala": "scala_lab.methods.scala:ScalaStep",
         "rdrop": "scala_lab.methods.rdrop:RDropStep",
         "freelb": "scala_lab.methods.freelb:FreeLBStep",

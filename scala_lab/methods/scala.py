@@ -1,5 +1,29 @@
 """ScaLA: the task loss plus the divergence that lightweight adversarial noise on the word embeddings causes.
 
+When the noise starts: t_s as given, or earlier, once the training loss has settled.
+
+The paper finds that noise from the first step on is spent on a model that is still far from its final weights, and
+leaves open how t_s may be chosen during training. `delay_rule="settled"` is one answer, from numbers that training
+has anyway: the mean task loss over windows of half an epoch, L_0, L_1, ... The noise starts after window k when
+
+    L_0 - L_k >= FALLEN * L_0                  the loss has fallen, warm-up is over, and
+    L_(k-1) - L_k < SLOWED * (L_0 - L_k)       the last window's share of the fall is small,
+
+and at epoch t_s at the latest. Losses are sums over the whole global batch, equal on all workers, so all of them
+start at the same step.
+
+The gradient of the first ascent step from the clean backward pass, to first order in the random start delta_0.
+
+The divergence r is 0 at the clean input and grows with the square of the change of the outputs z:
+
+    r(delta) = dz' F dz + ...,   dz = J delta,   F = diag(p) - p p'   (regression: F = 1)
+
+so its gradient at delta_0 is 2 J' F J delta_0. F is 0 along (1, ..., 1), hence only J' on the C - 1 zero-sum
+directions q is needed: with g_q = J' q, both J delta_0 = sum of (g_q . delta_0) q and the result, a sum of g_q, follow.
+One of them comes for free: the clean backward computes J' (p - y). Two classes and regression need no other; three
+classes need one more pull through the clean graph, which comes before the backward, so that the backward frees the
+graph.
+
 Method card
 -----------
 Objective, with x the weights, y the noise, gamma = Phi(x, xi) the clean prediction:
@@ -28,20 +52,165 @@ Objective, with x the weights, y the noise, gamma = Phi(x, xi) the clean predict
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import reduce
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from scala_lab.methods.fused import Pulled, divergence_gradient, further_directions, loss_with_slope
-from scala_lab.methods.pga import chosen_pga
-from scala_lab.methods.plain import PlainStep
-from scala_lab.methods.random_numbers import normal_noise
-from scala_lab.methods.step import MicroBatch, Moment, Step, statistics
-from scala_lab.methods.task_loss import correct_answers, output_divergence, task_loss
+from scala_lab.methods.base import (
+    MicroBatch,
+    Moment,
+    PlainStep,
+    Step,
+    correct_answers,
+    normal_noise,
+    output_divergence,
+    statistics,
+    task_loss,
+)
+from scala_lab.methods.cost import chosen_pga
 from scala_lab.models.encoder import Encoder
+
+WINDOWS_PER_EPOCH = 2
+FALLEN = 0.05
+SLOWED = 0.1
+
+
+@dataclass
+class Settling:
+    """Watches the training loss; its fields are plain, so that a saved run goes on watching.
+
+    Attributes:
+        window: Steps per window.
+        means: Mean loss of each window so far.
+        losses: Losses of the window that is open.
+        settled: Whether the loss has settled; it stays so.
+    """
+
+    window: int
+    means: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    settled: bool = False
+
+    @classmethod
+    def over(cls, steps_per_epoch: int) -> Settling:
+        """With windows of half an epoch, of one step at least."""
+        return cls(max(1, steps_per_epoch // WINDOWS_PER_EPOCH))
+
+    def hear(self, loss: float) -> None:
+        """Take the mean task loss of a step."""
+        if self.settled:
+            return
+        self.losses.append(loss)
+        if len(self.losses) == self.window:
+            self.means.append(sum(self.losses) / self.window)
+            self.losses = []
+            self.settled = self._has_settled()
+
+    def _has_settled(self) -> bool:
+        if len(self.means) < 2:
+            return False
+        first, before, last = self.means[0], self.means[-2], self.means[-1]
+        fall = first - last
+        return fall >= FALLEN * first and before - last < SLOWED * fall
+
+
+Pulled = tuple[Tensor, Tensor]
+"""A direction q and g_q = J' q."""
+
+SMALLEST_SLOPE = 1e-20
+"""Below it, what the clean backward gives may have underflowed in float32."""
+
+
+def loss_with_slope(logits_BC: Tensor, labels_B: Tensor, regression: bool) -> tuple[Tensor, Tensor]:
+    """The task loss of each sample, and its derivative by the outputs, exact also where the answer is nearly sure.
+
+    Cross-entropy as log(1 + sum over wrong classes of exp(z_j - z_y)): its derivative never takes the difference
+    p_y - 1, whose rounding would bend the direction of samples that the model has learned.
+    """
+    if regression:
+        gap_B = logits_BC.squeeze(-1) - labels_B.to(logits_BC.dtype)
+        return gap_B.square(), 2 * gap_B.detach().unsqueeze(-1)
+    true_BC = torch.nn.functional.one_hot(labels_B, logits_BC.shape[-1]).bool()
+    lead_BC = (logits_BC - logits_BC.gather(-1, labels_B.unsqueeze(-1))).masked_fill(true_BC, 0.0)
+    wrong_BC = lead_BC.detach().softmax(-1).masked_fill(true_BC, 0.0)
+    slope_BC = torch.where(true_BC, -wrong_BC.sum(-1, keepdim=True), wrong_BC)
+    return lead_BC.logsumexp(-1), slope_BC
+
+
+def further_directions(slope_BC: Tensor) -> list[Tensor]:
+    """Directions q whose g_q the clean backward does not give, so that they are to be pulled before it.
+
+    The second one of three classes; and the first one, if there are samples of which the backward leaves nothing.
+    """
+    first_BC = _first_direction(slope_BC)
+    further = [first_BC] if _too_small(slope_BC).any() else []
+    if slope_BC.shape[-1] > 2:
+        # the zero-sum direction at right angles to the first one
+        further.append(torch.linalg.cross(first_BC, torch.full_like(first_BC, 3**-0.5)))
+    return further
+
+
+def divergence_gradient(
+    logits_BC: Tensor, slope_BC: Tensor, pulled_BLD: Tensor, further: Sequence[Pulled], delta_BLD: Tensor
+) -> Tensor:
+    """The gradient of each sample's divergence at delta_0, by the noise.
+
+    Args:
+        logits_BC: Clean outputs; one column means regression.
+        slope_BC: Derivative of each sample's loss by its outputs.
+        pulled_BLD: J' slope: the derivative of each sample's loss by its embeddings.
+        further: All of `further_directions` with their J' q.
+        delta_BLD: The random start delta_0, 0 on padding.
+    """
+    directions = list(further)
+    if not _too_small(slope_BC).any():
+        directions.append((_first_direction(slope_BC), pulled_BLD / slope_BC.norm(dim=-1).view(-1, 1, 1)))
+    moved_BC = _sum(_per_sample(g * delta_BLD).unsqueeze(-1) * q for q, g in directions)
+    raised_BC = 2 * _apply_metric(logits_BC, moved_BC)
+    return _sum((q * raised_BC).sum(-1).view(-1, 1, 1) * g for q, g in directions)
+
+
+def _first_direction(slope_BC: Tensor) -> Tensor:
+    """That of the slope, as a unit vector; any where there is next to none."""
+    too_small_B1 = _too_small(slope_BC).unsqueeze(-1)
+    length_B1 = slope_BC.norm(dim=-1, keepdim=True).masked_fill(too_small_B1, 1.0)
+    return torch.where(too_small_B1, _some_direction(slope_BC), slope_BC / length_B1)
+
+
+def _sum(terms: Iterable[Tensor]) -> Tensor:
+    return reduce(torch.add, terms)
+
+
+def _too_small(slope_BC: Tensor) -> Tensor:
+    return ~(slope_BC.norm(dim=-1) > SMALLEST_SLOPE)
+
+
+def _some_direction(slope_BC: Tensor) -> Tensor:
+    """A unit direction with sum 0 (regression: the only one there is)."""
+    direction_BC = torch.zeros_like(slope_BC)
+    direction_BC[:, 0] = 1.0
+    if slope_BC.shape[-1] > 1:
+        direction_BC[:, 1] = -1.0
+    return direction_BC / direction_BC.norm(dim=-1, keepdim=True)
+
+
+def _apply_metric(logits_BC: Tensor, moved_BC: Tensor) -> Tensor:
+    """F times a change of the outputs: p_i times the sum over j of p_j (m_i - m_j), which cancels nothing."""
+    if logits_BC.shape[-1] == 1:
+        return moved_BC
+    p_BC = logits_BC.softmax(-1)
+    apart_BCC = moved_BC.unsqueeze(-1) - moved_BC.unsqueeze(-2)
+    return p_BC * (apart_BCC * p_BC.unsqueeze(-2)).sum(-1)
+
+
+def _per_sample(values_BLD: Tensor) -> Tensor:
+    return values_BLD.flatten(1).sum(1)
+
 
 CLEAN, INNER, ADVERSARIAL = 0, 1, -1
 """Dropout draws of the passes; the t-th inner pass is draw INNER + t."""

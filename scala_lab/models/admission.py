@@ -21,13 +21,12 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from scala_lab.data.tokens import Padding, TokenSplit, collate
 from scala_lab.errors import UserError
-from scala_lab.models.attention import own_attention, use_own_attention
-from scala_lab.models.dropout import drops_out
 from scala_lab.models.encoder import Encoder, find_word_embeddings
+from scala_lab.models.fast_layers import drops_out, own_attention, use_own_attention
 from scala_lab.models.loading import to_float64
 from scala_lab.models.narrowing import Narrowing, prove_narrowing
-from scala_lab.tasks.tokens import Padding, TokenSplit, collate
 
 TOLERANCE = 1e-9
 """Largest relative difference between our path and the stock model, in float64."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from scala_lab.errors import UserError
-from scala_lab.models.dropout import drops_out, use_fast_dropout
+from scala_lab.models.fast_layers import drops_out, use_fast_dropout
 from scala_lab.models.narrowing import Narrowing, narrowed
 
 

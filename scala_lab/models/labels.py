@@ -11,8 +11,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from scala_lab.data.tasks import Task
 from scala_lab.errors import UserError
-from scala_lab.tasks.registry import Task
 
 if TYPE_CHECKING:
     import torch

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from scala_lab.data.synthetic.generation import Line, lines, sentences
+from scala_lab.data.synthetic.words import all_words
 from scala_lab.errors import UserError
 from scala_lab.files import new_folder, write_json
-from scala_lab.tasks.embedded.corpus import Line, lines, sentences
-from scala_lab.tasks.embedded.words import all_words
 
 if TYPE_CHECKING:
     import torch

@@ -1,12 +1,21 @@
-"""Which parameters share a rate, and which take weight decay."""
+"""Which parameters share a rate, which take weight decay, and the loop over groups that Lamb and Ngd share.
+
+Which parameters share a rate, and which take weight decay.
+
+What Lamb and Ngd share: norms of groups of tensors, and moves scaled by them, without waiting for the device.
+
+What Lamb and Ngd are: optimizers that update one checked parameter group after another.
+"""
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 BLOCK = re.compile(r"^(.*?\.\d+)\.")
 """The start of a parameter's name up to its first number: `bert.encoder.layer.0`."""
@@ -106,3 +115,75 @@ def layer_names(model: nn.Module) -> dict[str, str]:
             outside = "head"
         found[name] = block.group(1) if block else outside
     return found
+
+
+def check_norm_limits(min_weight_norm: float, max_weight_norm: float) -> None:
+    """Refuse limits of nu(c) = max(L, min(c, U)) that contradict each other."""
+    if not 0 <= min_weight_norm <= max_weight_norm:
+        raise ValueError(
+            f"weight norm limits must satisfy 0 <= min <= max, not min {min_weight_norm} and max {max_weight_norm}"
+        )
+
+
+def check_group(group: dict[str, Any]) -> None:
+    """Refuse a parameter group whose tensors differ in device or dtype, or whose decay marks do not fit."""
+    kinds = {(param.device, param.dtype) for param in group["params"]}
+    if len(kinds) > 1:
+        raise ValueError(
+            f"tensors of one parameter group must share a device and a dtype, found {sorted(map(str, kinds))}"
+        )
+    if group["decayed"] is not None and len(group["decayed"]) != len(group["params"]):
+        raise ValueError(f"`decayed` has {len(group['decayed'])} entries for {len(group['params'])} tensors")
+
+
+def group_norms(tensors: Sequence[Tensor], joint: bool) -> Tensor:
+    """L2 norms as a vector: one entry per tensor, or a single one over their concatenation."""
+    norms = torch.stack(torch._foreach_norm(list(tensors)))
+    return torch.linalg.vector_norm(norms).reshape(1) if joint else norms
+
+
+def per_tensor(factors: Tensor, count: int) -> list[Tensor]:
+    """A vector of factors as `count` scalars, a single one repeated."""
+    return list(factors.expand(count).unbind())
+
+
+def add_scaled(params: list[Tensor], updates: list[Tensor], factors: list[Tensor]) -> None:
+    """Add factor * update to each parameter, in one pass and without a temporary."""
+    torch._foreach_addcmul_(params, updates, factors)
+
+
+def decayed_pairs(
+    group: dict[str, Any], params: list[Tensor], others: Sequence[Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Those of `others`, and of `params` beside them, whose parameter takes weight decay."""
+    if group["decayed"] is None:
+        return list(others), params
+    marks = {id(param): mark for param, mark in zip(group["params"], group["decayed"], strict=True)}
+    pairs = [(other, param) for other, param in zip(others, params, strict=True) if marks[id(param)]]
+    return [other for other, _ in pairs], [param for _, param in pairs]
+
+
+class GroupwiseOptimizer(torch.optim.Optimizer, ABC):
+    """Calls `update` for every group that has gradients."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group, checked: one device, one dtype, one decay mark per tensor."""
+        super().add_param_group(param_group)
+        check_group(self.param_groups[-1])
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Update all parameters that have a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            params = [param for param in group["params"] if param.grad is not None]
+            if params:
+                self.update(group, params)
+        return loss
+
+    @abstractmethod
+    def update(self, group: dict[str, Any], params: list[Tensor]) -> None:
+        """Update those tensors of a group that have a gradient."""

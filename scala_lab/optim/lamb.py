@@ -29,8 +29,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scala_lab.optim.groupwise import GroupwiseOptimizer
-from scala_lab.optim.weight_norms import (
+from scala_lab.optim.groups import (
+    GroupwiseOptimizer,
     add_scaled,
     check_norm_limits,
     decayed_pairs,

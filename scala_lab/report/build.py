@@ -9,17 +9,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from scala_lab.claims.record import ClaimRecord
 from scala_lab.claims.registry import registry
 from scala_lab.errors import UserError
 from scala_lab.files import new_folder, write_json, write_text
-from scala_lab.report.chapter import Chapter, Piece, read_chapter
-from scala_lab.report.manifest import MANIFEST_FILE, Manifest
-from scala_lab.report.site import render_page
-from scala_lab.report.verdicts import claims_markdown, in_order
-from scala_lab.runs.records import MEASUREMENTS_FILE, RUNS_FILE, Records
-from scala_lab.study.discovery import study_names
+from scala_lab.report.chapter import MANIFEST_FILE, Chapter, Manifest, Piece, read_chapter
+from scala_lab.report.page import claims_markdown, in_order, render_page
+from scala_lab.study.api import study_names
 from scala_lab.study.profiles import Profile
+from scala_lab.study.verdicts import ClaimRecord
+from scala_lab.sweep.store import MEASUREMENTS_FILE, RUNS_FILE, Records
 
 PAGE = "index.html"
 WRITTEN = (RUNS_FILE, MEASUREMENTS_FILE, MANIFEST_FILE, "figures", "tables", "claims.json", "claims.md", PAGE)

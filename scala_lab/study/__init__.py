@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from scala_lab.study.declaration import Cell, Drawing, Findings, Study, Tabulation
+from scala_lab.study.api import Cell, Drawing, Findings, Study, Tabulation
 
 __all__ = ["Cell", "Drawing", "Findings", "Study", "Tabulation"]

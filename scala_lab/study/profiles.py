@@ -9,9 +9,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from scala_lab.config import RunSpec
 from scala_lab.errors import UserError, nearest
 from scala_lab.methods.recipes import find_recipe
-from scala_lab.spec import RunSpec
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from scala_lab.theory.descent import Descent, printed_batch
-from scala_lab.theory.envelope import envelope, envelope_gradient
 from scala_lab.theory.lemma import ascent_rates
-from scala_lab.theory.oracles import ascent, off_by
-from scala_lab.theory.problem import grouped_problem
+from scala_lab.theory.minimax import (
+    Descent,
+    ascent,
+    envelope,
+    envelope_gradient,
+    grouped_problem,
+    off_by,
+    printed_batch,
+)
 
 if TYPE_CHECKING:
-    from scala_lab.training.run_folder import RunResult
+    from scala_lab.training.run_dir import RunResult
 
 START_NORM = 6.0
 """Length of every group of x_0: a few units of phi's bumps away from the global minimum."""

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from scala_lab.training.api import train
+from scala_lab.training.train import train
 
 __all__ = ["train"]

@@ -1,25 +1,71 @@
-"""Everything a run needs from outside, loaded and checked before anything is written."""
+"""Everything a run needs from outside, loaded and checked before anything is written.
+
+Inputs that a process trains many runs on: loaded once, where the process asked for that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from scala_lab.config import DataSpec, RunSpec
+from scala_lab.data.sources import load_task, select_rows
+from scala_lab.data.tasks import Task
+from scala_lab.data.tokens import TokenSplit, data_fingerprint, tokenise
 from scala_lab.errors import UserError
 from scala_lab.models.admission import Admission, Use, admit
-from scala_lab.models.fit import check_rows, check_tokens, settle_pad_token
-from scala_lab.models.loading import load_classifier, load_tokenizer, quiet_transformers
-from scala_lab.models.locate import locate_model, model_fingerprint
-from scala_lab.spec import DataSpec, RunSpec
-from scala_lab.tasks.registry import Task
-from scala_lab.tasks.selection import select_rows
-from scala_lab.tasks.sources import load_task
-from scala_lab.tasks.tokens import TokenSplit, data_fingerprint, tokenise
-from scala_lab.training.kept import kept, own_copy
+from scala_lab.models.loading import (
+    check_rows,
+    check_tokens,
+    load_classifier,
+    load_tokenizer,
+    locate_model,
+    model_fingerprint,
+    quiet_transformers,
+    settle_pad_token,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_keeping = False
+
+
+def keep_inputs() -> None:
+    """From now on keep what this process loads: for workers of a sweep, whose files do not change under them."""
+    global _keeping
+    _keeping = True
+
+
+def kept(most: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make a loader return what it returned before for the same arguments, once `keep_inputs` was called.
+
+    Args:
+        most: How many results are kept; the ones longest unused go first.
+    """
+
+    def decorate(load: Callable[P, R]) -> Callable[P, R]:
+        remembered = functools.lru_cache(maxsize=most)(load)
+
+        @functools.wraps(load)
+        def loaded(*args: P.args, **kwargs: P.kwargs) -> R:
+            return remembered(*args, **kwargs) if _keeping else load(*args, **kwargs)  # type: ignore[arg-type]
+
+        return loaded
+
+    return decorate
+
+
+def own_copy(value: R) -> R:
+    """What a kept loader returned, to be changed freely: a copy where the original is kept."""
+    return copy.deepcopy(value) if _keeping else value
 
 
 @dataclass(frozen=True)

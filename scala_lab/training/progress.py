@@ -1,13 +1,49 @@
-"""What the person sees while a run trains: a live bar on a terminal, a line per epoch elsewhere."""
+"""What the person sees while a run trains: a live bar on a terminal, a line per epoch elsewhere, TensorBoard events.
+
+TensorBoard events, when tensorboard is installed.
+
+What the person sees while a run trains: a live bar on a terminal, a line per epoch elsewhere.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class Events:
+    """Forwards the lines of metrics.jsonl to TensorBoard."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def add(self, line: dict[str, Any]) -> None:
+        """Add every number of a line under its name."""
+        for name, value in line.items():
+            if name not in ("step", "eval") and value is not None:
+                self._writer.add_scalar(f"train/{name}", value, line["step"])
+        for split, metrics in line.get("eval", {}).items():
+            for name, value in metrics.items():
+                self._writer.add_scalar(f"{split}/{name}", value, line["step"])
+
+    def close(self) -> None:
+        """Flush and close."""
+        self._writer.close()
+
+
+def open_events(folder: Path, steps_done: int) -> Events | None:
+    """A writer whose earlier events past `steps_done` are hidden, or None without tensorboard."""
+    if importlib.util.find_spec("tensorboard") is None:
+        return None
+    from torch.utils.tensorboard import SummaryWriter
+
+    return Events(SummaryWriter(str(folder), purge_step=steps_done + 1))
 
 
 class Reporter(Protocol):

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
-from scala_lab.launcher import end_process
-from scala_lab.spec import RunSpec
+from scala_lab.processes import end_process
 from scala_lab.training.faults import complaint_of, leave_complaint
 
 
@@ -36,7 +36,7 @@ def _outcome(values: dict[str, Any], part: Callable[[dict[str, Any]], None]) -> 
 
 
 def _train(values: dict[str, Any]) -> None:
-    from scala_lab.training.api import train
+    from scala_lab.training.train import train
 
     train(RunSpec.from_dict(values["spec"]), values["out"], **values["options"])
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scala_lab.claims.record import record
 from scala_lab.claims.registry import registry
+from scala_lab.study.verdicts import record
 
 WANTED = ("reproduced", "contradicted", "inconclusive")
 

@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 
 from scala_lab.cli import main
-from scala_lab.scaling import calibration
-from scala_lab.scaling.calibration import Calibration
+from scala_lab.timing import calibration
+from scala_lab.timing.calibration import Calibration
 from tests.tiny import write_rows
 
 pytestmark = pytest.mark.long

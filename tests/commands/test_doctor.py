@@ -9,9 +9,8 @@ import threading
 import torch
 
 from scala_lab.cli import main
-from scala_lab.commands import examination
-from scala_lab.commands.doctor import Doctor, run
-from scala_lab.commands.examination import Finding, examine, within
+from scala_lab.commands import doctor as examination
+from scala_lab.commands.doctor import Doctor, Finding, examine, run, within
 from tests.processes import PATIENCE
 
 

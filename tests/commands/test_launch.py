@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from scala_lab.cli import main
-from scala_lab.spec import RunSpec
+from scala_lab.config import RunSpec
 from scala_lab.training import train
 from tests.processes import ROOT, run, started, wait_until
-from tests.runs.slurm import running_slurm
+from tests.sweep.slurm import running_slurm
 from tests.tiny import write_rows
 
 pytestmark = pytest.mark.long

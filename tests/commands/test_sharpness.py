@@ -16,8 +16,8 @@ import torch
 from scala_lab.cli import main
 from scala_lab.commands.checkpoints import short_names
 from scala_lab.curvature import HessianOperator, top_eigenpairs
-from scala_lab.curvature.rows import disjoint_sets, sorted_batches
-from scala_lab.tasks.tokens import Padding
+from scala_lab.curvature.checkpoint import disjoint_sets, sorted_batches
+from scala_lab.data.tokens import Padding
 from tests.command_line import data_flags, flags, own_rows, refuse, strict_json, train_flags
 from tests.processes import ROOT, run
 from tests.tiny import save_tiny_model, write_rows
@@ -56,8 +56,8 @@ def findings(file: Path) -> list[dict]:
 
 def operator(folder: str, samples: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> HessianOperator:
     """The operator on the rows that the command draws, put together by hand."""
+    from scala_lab.config import DataSpec
     from scala_lab.models.loading import load_classifier
-    from scala_lab.spec import DataSpec
     from scala_lab.training.preparation import prepare_data
 
     data = DataSpec(task="rows.csv", text_columns=("text",), label_column="label", eval_file=Path("rows.csv"))

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from scala_lab.cli import main
-from scala_lab.commands.sharpness_measure import all_converged
-from scala_lab.commands.sharpness_report import show_findings
+from scala_lab.commands.sharpness import all_converged, show_findings
 from tests.command_line import data_flags, flags, strict_json
 from tests.tiny import save_tiny_model, write_rows
 

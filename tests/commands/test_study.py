@@ -91,7 +91,7 @@ def test_a_report_keeps_the_studies_it_has(capfd, store):
 
 
 def test_reproduce_takes_all_studies_and_trains_shared_runs_once(capfd, monkeypatch, store):
-    from scala_lab.study import discovery
+    from scala_lab.study import api as discovery
 
     references = [write_study(Path(), name, claim=claim) for name, claim in (("first", "X1"), ("second", "X2"))]
     monkeypatch.setattr(discovery, "all_studies", lambda: {one: discovery.find_study(one) for one in references})
@@ -107,7 +107,7 @@ def test_what_fails_is_reported_and_the_exit_code_says_so(capfd, store):
     with Path("first.py").open("a") as stream:
         stream.write(
             "\ndef fail(runs):\n    raise ValueError('no such thing')\n"
-            "\nfrom scala_lab.runs.measurement import Measurement\n"
+            "\nfrom scala_lab.sweep.cells import Measurement\n"
             "needed = cells\ndef cells(profile):\n    return [*needed(profile), Cell(Measurement('first:fail'))]\n"
             "STUDY = Study('first', '', '', cells, lambda profile, frame: Findings(found=str(len(frame))))\n"
         )
@@ -136,7 +136,7 @@ def test_dry_run_counts_shared_runs_once_and_leaves_nothing(capsys):
 
 
 def test_list_names_every_study(capsys):
-    from scala_lab.study.discovery import study_names
+    from scala_lab.study.api import study_names
 
     assert main(["study", "--list"]) == 0
     shown = capsys.readouterr().out

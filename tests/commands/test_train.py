@@ -167,7 +167,7 @@ def test_diverged_run(run, capfd, more):
 
 
 def test_failed_run_says_so_in_its_record_and_can_go_on(run, monkeypatch):
-    from scala_lab.training.loop import Training
+    from scala_lab.training.trainer import Training
 
     def fail(self, step):
         raise MemoryError("no more")
@@ -202,8 +202,8 @@ def test_failure_of_a_worker_is_said_once_and_stops_the_others(run, capfd, monke
     worker = tmp_path / "python"
     worker.write_text(FAKE_WORKER.format(python=sys.executable, killed=killed))
     worker.chmod(0o755)
-    monkeypatch.setattr("scala_lab.training.launch.sys.executable", str(worker))
-    monkeypatch.setattr("scala_lab.training.launch.GRACE_SECONDS", 0.5)
+    monkeypatch.setattr("scala_lab.training.distributed.sys.executable", str(worker))
+    monkeypatch.setattr("scala_lab.training.distributed.GRACE_SECONDS", 0.5)
     assert run(workers=2) == 1
     err = capfd.readouterr().err
     assert err.count("scala-lab: error:") == 1

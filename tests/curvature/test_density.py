@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from scala_lab.curvature.density import spectral_density
+from scala_lab.curvature.spectrum import spectral_density
 from scala_lab.errors import UserError
 
 

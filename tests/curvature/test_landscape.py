@@ -9,8 +9,14 @@ import pytest
 import torch
 
 from scala_lab.curvature import HessianOperator, top_eigenpairs
-from scala_lab.curvature.directions import Direction, eigenvector_directions, filter_normalised, line_between
-from scala_lab.curvature.landscape import slice_1d, slice_2d
+from scala_lab.curvature.landscape import (
+    Direction,
+    eigenvector_directions,
+    filter_normalised,
+    line_between,
+    slice_1d,
+    slice_2d,
+)
 from scala_lab.errors import UserError
 from tests.curvature.dense import tiny_batches, tiny_classifier
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from scala_lab.curvature import HessianOperator
-from scala_lab.curvature.lanes import Lanes, lane_count
+from scala_lab.curvature.shards import Lanes, lane_count
 from tests.curvature.dense import tiny_batches, tiny_classifier
 from tests.processes import PATIENCE
 

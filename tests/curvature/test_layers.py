@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from scala_lab.curvature import HessianOperator
-from scala_lab.curvature.layers import LayerResult, layer_blocks, layer_eigenvalues
+from scala_lab.curvature.spectrum import LayerResult, layer_blocks, layer_eigenvalues
 from tests.curvature.dense import dense_hessian, tiny_batches
 from tests.tiny import save_tiny_model
 

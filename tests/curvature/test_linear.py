@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from scala_lab.curvature.linear import added_to
-from scala_lab.curvature.quick_layers import QuickLayers
+from scala_lab.curvature.autograd import QuickLayers, added_to
 
 
 class Net(nn.Module):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from scala_lab.curvature.memory import graph_bytes
+from scala_lab.curvature.shards import graph_bytes
 
 
 def second_derivative_graph(rows):

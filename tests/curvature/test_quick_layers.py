@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from scala_lab.curvature.quick_layers import QuickLayers
+from scala_lab.curvature.autograd import QuickLayers
 
 WEIGHT, BIAS = (torch.randn(6, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
 

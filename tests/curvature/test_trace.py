@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from scala_lab.curvature import top_eigenpairs
-from scala_lab.curvature.trace import trace
+from scala_lab.curvature.spectrum import trace
 from scala_lab.errors import UserError
 from tests.curvature.dense import Known
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 
 from scala_lab.clock import Clock
+from scala_lab.config import RunSpec
+from scala_lab.data.tasks import Task
+from scala_lab.methods.base import MicroBatch, Moment, build_step
 from scala_lab.methods.recipes import RECIPES
-from scala_lab.methods.step import MicroBatch, Moment, build_step
 from scala_lab.models.encoder import Encoder
 from scala_lab.models.loading import load_classifier
-from scala_lab.spec import RunSpec
-from scala_lab.tasks.registry import Task
 
 LENGTHS = (9, 6, 6, 4)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from scala_lab.methods.random_numbers import uniform_noise
+from scala_lab.methods.base import uniform_noise
 from tests.methods.small import LENGTHS, flat_gradient, make_batch, make_encoder, make_step, moment
 
 

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from scala_lab.errors import UserError
-from scala_lab.methods.fused import loss_with_slope
-from scala_lab.methods.pga import chosen_pga, noisy_passes
+from scala_lab.methods.base import STATISTICS, output_divergence, task_loss
+from scala_lab.methods.cost import chosen_pga, noisy_passes
 from scala_lab.methods.recipes import STEP_DEFAULTS
-from scala_lab.methods.step import STATISTICS
-from scala_lab.methods.task_loss import output_divergence, task_loss
+from scala_lab.methods.scala import loss_with_slope
 from tests.methods.small import LENGTHS, flat_gradient, make_batch, make_encoder, make_step, moment
 
 HEADS = [0, 2, 3]

@@ -85,7 +85,7 @@ def test_command_line_names_the_ways_out(rows, tiny_bert, capfd):
 
 def test_sweep_does_not_train_rows_that_are_another_methods(rows, tiny_bert, capfd):
     """Declared for too few epochs, a method's runs would equal LAMB's to the last digit."""
-    from scala_lab.runs.plan import plan
+    from scala_lab.sweep.cost import plan
 
     with pytest.raises(UserError, match="ends before"):
         plan(spec(rows, tiny_bert))

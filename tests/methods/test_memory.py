@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from scala_lab.batches import BatchPlan
-from scala_lab.methods.step import STATISTICS, MicroBatch
+from scala_lab.methods.base import STATISTICS, MicroBatch
 from tests.methods.live_bytes import LiveBytes
 from tests.methods.small import make_encoder, make_step, moment
 from tests.tiny import save_tiny_model

@@ -3,7 +3,7 @@ from __future__ import annotations
 import scipy.stats
 import torch
 
-from scala_lab.methods.random_numbers import mix, normal_noise, uniform_noise
+from scala_lab.methods.base import mix, normal_noise, uniform_noise
 
 SAMPLES = torch.tensor([5, 0, 123456, 6])
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from scala_lab.methods.base import STATISTICS
 from scala_lab.methods.recipes import RECIPES
-from scala_lab.methods.step import STATISTICS
 from tests.methods.small import flat_gradient, make_batch, make_encoder, make_step, moment
 
 HEADS = [0, 2, 3]

@@ -6,10 +6,9 @@ import itertools
 import pytest
 import torch
 
+from scala_lab.methods.base import STATISTICS, output_divergence, task_loss
 from scala_lab.methods.recipes import RECIPES
 from scala_lab.methods.scala import _finite
-from scala_lab.methods.step import STATISTICS
-from scala_lab.methods.task_loss import output_divergence, task_loss
 from tests.methods.small import LENGTHS, flat_gradient, make_batch, make_encoder, make_step, moment
 
 SCALA_RECIPES = [name for name, recipe in RECIPES.items() if recipe.step == "scala"]

@@ -11,19 +11,18 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from scala_lab.cli import main
 from scala_lab.commands.architectures import compare_architecture
+from scala_lab.config import RunSpec
+from scala_lab.data.tasks import Task
+from scala_lab.data.tokens import TokenSplit
 from scala_lab.errors import UserError
 from scala_lab.models.admission import admit
 from scala_lab.models.architectures import save_tiny, tiny_classifier
-from scala_lab.models.fit import check_rows
-from scala_lab.models.loading import load_classifier
+from scala_lab.models.loading import check_rows, load_classifier
 from scala_lab.models.narrowing import Narrowing
-from scala_lab.spec import RunSpec
-from scala_lab.tasks.registry import Task
-from scala_lab.tasks.tokens import TokenSplit
 from scala_lab.training import train
-from scala_lab.training.loop import Training
+from scala_lab.training.distributed import World
 from scala_lab.training.preparation import prepare
-from scala_lab.training.world import World
+from scala_lab.training.trainer import Training
 from tests.tiny import write_rows
 
 LENGTHS = (3, 5, 9, 4, 12, 7)

@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from scala_lab.curvature.quick_layers import QuickLayers
-from scala_lab.models.attention import attention, padding_mask, use_own_attention
-from scala_lab.models.dropout import LEVELS
+from scala_lab.curvature.autograd import QuickLayers
 from scala_lab.models.encoder import Encoder
+from scala_lab.models.fast_layers import LEVELS, attention, padding_mask, use_own_attention
 from scala_lab.models.loading import load_classifier
 from tests.models.test_encoder import TASK, batch, load
 from tests.tiny import ARCHITECTURES, save_tiny_model
@@ -38,7 +37,7 @@ def mask():
 
 @pytest.mark.parametrize("kind", ["bool", "additive", "none"])
 def test_but_for_its_dropout_it_is_torchs_attention_with_its_gradient(parts, mask, kind, monkeypatch):
-    monkeypatch.setattr("scala_lab.models.attention.fast_dropout", lambda values, rate: values)
+    monkeypatch.setattr("scala_lab.models.fast_layers.fast_dropout", lambda values, rate: values)
     masks = {"bool": mask, "additive": torch.zeros(mask.shape).double().masked_fill(~mask, -torch.inf), "none": None}
     expected = functional.scaled_dot_product_attention(*parts, attn_mask=masks[kind], scale=0.3).transpose(1, 2)
     found, _ = attention(Bidirectional(), *parts, masks[kind], dropout=0.1, scaling=0.3)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from scala_lab.models.dropout import LEVELS, FastDropout, use_fast_dropout
+from scala_lab.models.fast_layers import LEVELS, FastDropout, use_fast_dropout
 
 ENTRIES = 1_000_001
 

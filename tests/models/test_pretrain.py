@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from scala_lab.commands.pretrain import Pretrain, run
+from scala_lab.data.synthetic.generation import NAMES, generate, sentences
 from scala_lab.errors import UserError
 from scala_lab.models.embedded import FOLDER
 from scala_lab.models.pretrain import FILES, SPECIAL, Batch, Settings, corrupt, heldout, pretrain, read_encoder
-from scala_lab.tasks.embedded.corpus import sentences
-from scala_lab.tasks.embedded.generation import NAMES, generate
 
 SHORT = Settings(steps=8, lines=1024, threads=1, layers=1, hidden=32, heads=2, intermediate=64)
 

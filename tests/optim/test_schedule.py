@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scala_lab.optim.schedule import rate_factor, scaled_rate
+from scala_lab.optim.build import rate_factor, scaled_rate
 
 
 @pytest.mark.parametrize("total", [1, 2, 3, 10, 48, 1000])

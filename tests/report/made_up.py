@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
-from scala_lab.runs.cell import Cell
-from scala_lab.runs.measurement import Measurement
-from scala_lab.runs.records import Records
-from scala_lab.spec import RunSpec
+from scala_lab.config import RunSpec
+from scala_lab.sweep.cells import Cell, Measurement
+from scala_lab.sweep.store import Records
 
 
 def made_up_records(cells: Iterable[Cell]) -> Records:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from scala_lab.report.manifest import Manifest
-from scala_lab.runs.records import Records
-from scala_lab.study.discovery import find_study
+from scala_lab.report.chapter import Manifest
+from scala_lab.study.api import find_study
+from scala_lab.sweep.store import Records
 from tests.report.made_up import made_up_records
 
 STUDY = """

@@ -11,8 +11,8 @@ import pytest
 
 from scala_lab.errors import UserError
 from scala_lab.report.build import check_report_folder, rebuild_report, write_report
-from scala_lab.report.manifest import Manifest
-from scala_lab.runs.records import Records
+from scala_lab.report.chapter import Manifest
+from scala_lab.sweep.store import Records
 from tests.command_line import snapshot, strict_json
 from tests.report.own_studies import forgotten_imports, records_of, write_study
 

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
+from scala_lab.config import RunSpec
 from scala_lab.methods.recipes import find_recipe
-from scala_lab.runs.records import Records
-from scala_lab.spec import RunSpec
+from scala_lab.sweep.store import Records
 
 ROWS = 1000
 LEVELS = {"mini-mnli": 0.0, "mini-qnli": 4.0, "mini-qqp": 2.0, "mini-sst2": 8.0}

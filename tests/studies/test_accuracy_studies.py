@@ -13,13 +13,11 @@ import pytest
 
 from scala_lab.claims.registry import registry
 from scala_lab.report.tables import csv_text, latex_text, markdown_text
-from scala_lab.runs.measurement import Measurement
-from scala_lab.scaling.calibration import WITHIN, Calibration
-from scala_lab.scaling.links import Link
-from scala_lab.scaling.step_model import Compute
-from scala_lab.study.discovery import find_study
-from scala_lab.study.frame import NUMBERS, frame_of
+from scala_lab.study.api import NUMBERS, find_study, frame_of
 from scala_lab.study.profiles import EMBEDDED, PAPER
+from scala_lab.sweep.cells import Measurement
+from scala_lab.timing.calibration import WITHIN, Calibration
+from scala_lab.timing.model import Compute, Link
 from studies import _paper_tables, _run_times, adaptive_delay, generalizability, lr_scaling, main_results
 from studies._timings import RATES
 from tests.studies.synthetic import records_of

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from scala_lab.runs.records import Records
-from scala_lab.study.frame import frame_of
+from scala_lab.study.api import frame_of
 from scala_lab.study.profiles import EMBEDDED, PAPER
+from scala_lab.sweep.store import Records
 from studies import convergence
 
 

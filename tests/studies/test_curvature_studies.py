@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from scala_lab.curvature import HessianOperator, top_eigenpairs
-from scala_lab.curvature.rows import disjoint_sets, sorted_batches
+from scala_lab.curvature.checkpoint import disjoint_sets, sorted_batches
+from scala_lab.data.tokens import Padding
 from scala_lab.models.loading import load_classifier
 from scala_lab.study.profiles import EMBEDDED, LAPTOP, PAPER
-from scala_lab.tasks.tokens import Padding
 from scala_lab.training.preparation import prepare
 from studies import landscape, sharpness, spectrum
 from tests.studies.tiny_profile import TinyStore, tiny_profile

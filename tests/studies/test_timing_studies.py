@@ -3,12 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scala_lab.runs.records import Records
-from scala_lab.scaling.calibration import WITHIN, Calibration
-from scala_lab.scaling.links import Link
-from scala_lab.scaling.step_model import Compute
-from scala_lab.study.frame import frame_of
+from scala_lab.study.api import frame_of
 from scala_lab.study.profiles import EMBEDDED, PAPER
+from scala_lab.sweep.store import Records
+from scala_lab.timing.calibration import WITHIN, Calibration
+from scala_lab.timing.model import Compute, Link
 from studies import method_scalability, projection, scalability, time_breakdown
 from studies._timings import RATES
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from scala_lab.runs.records import Records, run_record
-from scala_lab.spec import RunSpec
-from scala_lab.study.frame import frame_of
+from scala_lab.config import RunSpec
+from scala_lab.study.api import frame_of
 from scala_lab.study.profiles import EMBEDDED, CurvaturePlan, Profile
+from scala_lab.sweep.store import Records, run_record
 from scala_lab.training import train
-from scala_lab.training.run_folder import RunResult
+from scala_lab.training.run_dir import RunResult
 from tests.tiny import save_tiny_model, write_rows
 
 

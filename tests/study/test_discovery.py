@@ -12,7 +12,7 @@ import pytest
 from scala_lab.cli import main as run_command
 from scala_lab.errors import UserError
 from scala_lab.study import Findings, Study
-from scala_lab.study.discovery import all_studies, find_study, main, place_in_paper, reference_of, study_names
+from scala_lab.study.api import all_studies, find_study, main, place_in_paper, reference_of, study_names
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = ROOT / "docs" / "examples" / "my_study.py"
@@ -71,7 +71,7 @@ def test_file_is_found_by_its_path_and_again_by_its_reference(monkeypatch):
 
 def test_a_process_started_from_here_can_import_the_file(tmp_path):
     """Measurements name functions as `module:name`, also those of a user's file."""
-    from scala_lab.runs.measurement import Measurement
+    from scala_lab.sweep.cells import Measurement
 
     shutil.copy(EXAMPLE, tmp_path / "mine.py")
     with (tmp_path / "mine.py").open("a") as stream:

@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from scala_lab.runs.measurement import Measurement
-from scala_lab.runs.records import Records
-from scala_lab.spec import RunSpec
+from scala_lab.config import RunSpec
 from scala_lab.study import Cell
-from scala_lab.study.frame import frame_of
+from scala_lab.study.api import frame_of
+from scala_lab.sweep.cells import Measurement
+from scala_lab.sweep.store import Records
 from tests.studies.synthetic import run_record as synthetic
 
 

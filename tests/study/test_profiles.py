@@ -6,10 +6,10 @@ import math
 
 import pytest
 
+from scala_lab.data.tasks import TASKS
 from scala_lab.errors import UserError
 from scala_lab.methods.recipes import RECIPES
 from scala_lab.study.profiles import EMBEDDED, PAPER, PROFILES, find_profile
-from scala_lab.tasks.registry import TASKS
 from studies._paper_tables import EPOCHS, GLUE_ROWS, STEPS_1K, STEPS_32
 
 ALL = pytest.mark.parametrize("profile", PROFILES.values(), ids=list(PROFILES))

@@ -3,10 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scala_lab.theory.descent import Descent, printed_batch
 from scala_lab.theory.measurements import envelope_gradients
-from scala_lab.theory.oracles import off_by
-from scala_lab.theory.problem import grouped_problem
+from scala_lab.theory.minimax import Descent, grouped_problem, off_by, printed_batch
 
 
 @pytest.mark.parametrize(("lower", "upper"), [(1.0, 2.0), (5.0, 50.0)])

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scala_lab.theory.problem import grouped_problem
+from scala_lab.theory.minimax import grouped_problem
 
 STEP = 1e-5
 

@@ -14,9 +14,12 @@ import torch
 
 from scala_lab.cli import main
 from scala_lab.errors import UserError
-from scala_lab.launcher import end_process
-from scala_lab.training import api, evaluation, loop, worker
-from scala_lab.training.loop import Training
+from scala_lab.processes import end_process
+from scala_lab.training import train as api
+from scala_lab.training import trainer as evaluation
+from scala_lab.training import trainer as loop
+from scala_lab.training import worker
+from scala_lab.training.trainer import Training
 
 STEP = 2
 """The 0-based step in which a fault during training happens."""

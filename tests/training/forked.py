@@ -12,9 +12,10 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-from scala_lab import launcher
-from scala_lab.spec import MachineSpec
-from scala_lab.training import launch, worker
+from scala_lab import processes as launcher
+from scala_lab.config import MachineSpec
+from scala_lab.training import distributed as launch
+from scala_lab.training import worker
 from tests.training.faulty_worker import set_fault
 
 IMPORTED_LATE = ("transformers.models.bert.modeling_bert", "sklearn.metrics", "torch._dynamo")

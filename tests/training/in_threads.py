@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from scala_lab.training.world import World
+from scala_lab.training.distributed import World
 
 S = TypeVar("S")
 T = TypeVar("T")

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from scala_lab.config import RunSpec
+from scala_lab.data.tasks import Task
 from scala_lab.errors import UserError
 from scala_lab.models.loading import load_classifier, load_tokenizer
 from scala_lab.optim.build import build_optimizer
-from scala_lab.spec import RunSpec
-from scala_lab.tasks.registry import Task
-from scala_lab.training.checkpoint import drop_state, latest_state, load_state, save_checkpoint, save_state
+from scala_lab.training.run_dir import drop_state, latest_state, load_state, save_checkpoint, save_state
 from tests.command_line import snapshot
 
 TASK = Task("own", ("text",), "label", ("no", "yes"))

@@ -15,9 +15,9 @@ import torch
 
 from scala_lab.cli import main
 from scala_lab.errors import UserError
-from scala_lab.training import launch
+from scala_lab.training import distributed as launch
 from scala_lab.training.faults import Complaint, Fault, find_fault, leave_complaint
-from scala_lab.training.gradient import GradientBuffer
+from scala_lab.training.trainer import GradientBuffer
 from tests.command_line import strict_json, train_flags
 from tests.tiny import write_rows
 from tests.training import forked

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from scala_lab import precision
 from scala_lab.cli import main
-from scala_lab.commands import examination
+from scala_lab.commands import doctor as examination
+from scala_lab.config import MachineSpec, RunSpec
 from scala_lab.errors import UserError
 from scala_lab.methods.recipes import RECIPES
-from scala_lab.precision import GROWTH_STEPS, LossScale, check_precision, matrix_products
-from scala_lab.spec import MachineSpec, RunSpec
-from scala_lab.training import loop
-from scala_lab.training.loop import Training
+from scala_lab.training import precision
+from scala_lab.training import trainer as loop
+from scala_lab.training.distributed import World
+from scala_lab.training.precision import GROWTH_STEPS, LossScale, check_precision, matrix_products
 from scala_lab.training.preparation import prepare
-from scala_lab.training.world import World
+from scala_lab.training.trainer import Training
 from tests.command_line import interrupted_after, refuse, strict_json, train_flags
 from tests.tiny import write_rows
 from tests.training.in_threads import both

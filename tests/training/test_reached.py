@@ -9,16 +9,15 @@ import torch
 from torch import nn
 
 from scala_lab.cli import main
+from scala_lab.config import RunSpec
+from scala_lab.data.tokens import collate
 from scala_lab.errors import UserError
-from scala_lab.optim.build import build_optimizer
-from scala_lab.optim.schedule import rate_factor
-from scala_lab.spec import RunSpec
-from scala_lab.tasks.tokens import collate
-from scala_lab.training import loop, preparation
-from scala_lab.training.gradient import GradientBuffer
-from scala_lab.training.loop import Training
+from scala_lab.optim.build import build_optimizer, rate_factor
+from scala_lab.training import preparation
+from scala_lab.training import trainer as loop
+from scala_lab.training.distributed import World
 from scala_lab.training.preparation import prepare
-from scala_lab.training.world import World
+from scala_lab.training.trainer import GradientBuffer, Training
 from tests.command_line import interrupted_after, train_flags
 from tests.tiny import write_rows
 from tests.training.in_threads import both

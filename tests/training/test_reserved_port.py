@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from torch.distributed import TCPStore
 
-from scala_lab.training.launch import reserved_port
+from scala_lab.training.distributed import reserved_port
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", ""])

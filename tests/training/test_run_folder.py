@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
 from scala_lab.files import new_folder, write_json, write_text
-from scala_lab.spec import RunSpec
-from scala_lab.training.run_folder import RunWriter, check_folder, check_inputs, locked, read_run
+from scala_lab.training.run_dir import RunWriter, check_folder, check_inputs, locked, read_run
 from tests.command_line import snapshot, strict_json
 from tests.processes import holding
 

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from scala_lab.cli import main
+from scala_lab.config import RunSpec
+from scala_lab.data.tokens import Padding
 from scala_lab.models.encoder import Encoder
 from scala_lab.models.loading import load_classifier
-from scala_lab.spec import RunSpec
-from scala_lab.tasks.tokens import Padding
-from scala_lab.training import evaluation
-from scala_lab.training.evaluation import predict_split
+from scala_lab.training import trainer as evaluation
+from scala_lab.training.distributed import World
 from scala_lab.training.preparation import prepare
-from scala_lab.training.world import World
+from scala_lab.training.trainer import predict_split
 from tests.processes import run
 from tests.tiny import write_rows
 

@@ -1,0 +1,214 @@
+"""Attention and dropout that do no needless work on CPU.
+
+Dropout whose masks cost a sixth of torch's on CPU.
+
+torch draws one random number per entry, which takes more time than a small encoder's attention. Here one number of 64
+bits serves four entries, 16 bits each, so a rate is kept to the nearest 1/65536; the scale fits the rate that is drawn,
+so the mean stays exact. Masks come from torch's own generator: seeding it fixes them.
+
+Attention that does no needless work on CPU.
+
+torch's kernel for attention with dropout draws a random number per entry and copies what it scales. Here masks are
+drawn the fast way (see dropout.py), and scale and padding enter with the product of queries and keys. And where all
+queries of a sample are one that is broadcast, because a model's last layer is computed for the first token alone (see
+narrowing.py), attention is computed for one query and broadcast again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+LEVELS = 1 << 16
+
+
+def fast_dropout(values: Tensor, rate: float) -> Tensor:
+    """Zero entries at random, and scale the others up."""
+    dropped = round(rate * LEVELS)
+    if not 0 < dropped < LEVELS or not values.is_cpu:
+        return nn.functional.dropout(values, rate)
+    words = torch.empty(-(-values.numel() // 4), dtype=torch.int64).random_(torch.iinfo(torch.int64).min, None)
+    kept = words.view(torch.int16)[: values.numel()].view(values.shape) >= dropped - LEVELS // 2
+    return values * kept.to(values.dtype).mul_(LEVELS / (LEVELS - dropped))
+
+
+class FastDropout(nn.Dropout):
+    """nn.Dropout by quick masks."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Zero entries at random while training."""
+        return fast_dropout(input, self.p) if self.training else input
+
+
+def use_fast_dropout(model: nn.Module) -> None:
+    """Have every plain dropout module of a model draw its masks the quick way."""
+    for module in model.modules():
+        if type(module) is nn.Dropout:
+            module.__class__ = FastDropout
+
+
+def dropout_rates(config: Any) -> dict[str, float | None]:
+    """The settings of a model's config that are rates of dropout; None takes the place of another of them."""
+    return {
+        name: value
+        for name, value in config.to_dict().items()
+        if _RATE.search(name) and (value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)))
+    }
+
+
+_RATE = re.compile(r"dropout|pdrop|drop_path|layer_?drop|drop_rate")
+"""Names of rates: hidden_dropout_prob, attention_dropout, resid_pdrop, encoder_layerdrop."""
+
+
+def jitter_rates(config: Any) -> dict[str, float]:
+    """The settings of a model's config by which routers to experts are random in training."""
+    return {
+        name: value for name, value in config.to_dict().items() if "jitter" in name and isinstance(value, (int, float))
+    }
+
+
+def set_dropout(model: nn.Module, rate: float) -> None:
+    """Set the rate of every dropout module; rates that a model reads from its config are set there."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = rate
+
+
+def drops_out(model: nn.Module) -> bool:
+    """Whether a model has dropout, by its modules and the rates in its config."""
+    config = getattr(model, "config", None)
+    rates = [*dropout_rates(config).values(), *jitter_rates(config).values()] if config is not None else []
+    rates += [module.p for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
+    return any(rates)
+
+
+NAME = "scala_lab"
+"""Of this attention among those of transformers."""
+
+_also_without_dropout = False
+"""Whether our own code also computes attention without dropout, so that it can be compared with torch's."""
+
+
+def use_own_attention(model: nn.Module) -> bool:
+    """Have a model that would use torch's own attention use this one; returns whether it does."""
+    from transformers import AttentionInterface, PreTrainedModel
+    from transformers.masking_utils import AttentionMaskInterface
+
+    if not isinstance(model, PreTrainedModel) or model.config._attn_implementation != "sdpa":
+        return False
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, padding_mask)
+    model.set_attn_implementation(NAME)
+    return model.config._attn_implementation == NAME
+
+
+@contextmanager
+def own_attention(model: nn.Module) -> Iterator[bool]:
+    """Use this attention inside the block, without dropout too; yields whether the model does."""
+    global _also_without_dropout
+    used = False
+    try:
+        used = _also_without_dropout = use_own_attention(model)
+        yield used
+    finally:
+        _also_without_dropout = False
+        if used:
+            model.set_attn_implementation("sdpa")  # type: ignore[operator]
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Scaled dot-product attention by the interface of transformers.
+
+    Args:
+        module: The attention layer that calls.
+        query: (samples, heads, tokens, width), as key and value; with fewer heads, they are shared by groups.
+        key: See query.
+        value: See query.
+        attention_mask: Added to scores, or boolean; (samples, 1 or heads, 1 or tokens, tokens).
+        dropout: Rate at which attention weights are dropped.
+        scaling: Of scores; default 1 / sqrt(width).
+        options: What else a model asks for; anything beside plain bidirectional attention is left to torch's kernel.
+
+    Returns:
+        (samples, tokens, heads, width), and None in place of attention weights.
+    """
+    tokens, plain = query.shape[2], _is_plain(module, options) and query.shape[1] == key.shape[1]
+    if plain and is_broadcast_query(query):
+        query, attention_mask = query[:, :, :1], first_query_mask(attention_mask)
+    if plain and query.is_cpu and (dropout or _also_without_dropout):
+        output = _with_dropout(query, key, value, attention_mask, dropout, scaling).transpose(1, 2)
+    else:
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        output, _ = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
+        )
+    return output.expand(-1, tokens, -1, -1) if output.shape[1] != tokens else output, None
+
+
+def padding_mask(*, mask_function: Any, attention_mask: Tensor | None = None, **options: Any) -> Tensor | None:
+    """The mask that is added to scores, by the interface of transformers: one row per sample serves all its queries."""
+    from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
+
+    plain = mask_function is bidirectional_mask_function and options.get("allow_is_bidirectional_skip")
+    if not plain or attention_mask is None or attention_mask.shape[-1] != options["kv_length"]:
+        return sdpa_mask(mask_function=mask_function, attention_mask=attention_mask, **options)
+    return _additive(attention_mask[:, None, None, :].bool(), options.get("dtype", torch.float32))
+
+
+def is_broadcast_query(query: Tensor) -> bool:
+    """Whether all queries of a sample are one that is broadcast, by their place in memory."""
+    return query.shape[-2] > 1 and query.stride(-2) == 0
+
+
+def first_query_mask(mask: Tensor | None) -> Tensor | None:
+    """The mask of the first query."""
+    return None if mask is None else mask[..., :1, :]
+
+
+def _is_plain(module: nn.Module, options: dict[str, Any]) -> bool:
+    """Whether a layer asks for masked bidirectional attention with dropout and nothing else."""
+    causal = options.get("is_causal")
+    causal = getattr(module, "is_causal", True) if causal is None else causal
+    return not causal and all(value is None for name, value in options.items() if name not in _HARMLESS)
+
+
+_HARMLESS = frozenset({"is_causal", "output_attentions", "output_hidden_states", "return_dict", "use_cache"})
+"""Options that do not change what attention computes."""
+
+
+def _with_dropout(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, rate: float, scaling: float | None
+) -> Tensor:
+    q, k, v = (part.flatten(0, 1) for part in (query, key, value))
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    scores = torch.baddbmm(_bias(mask, query, key), q, k.transpose(1, 2), alpha=scale)
+    return torch.bmm(fast_dropout(scores.softmax(-1), rate), v).unflatten(0, query.shape[:2])
+
+
+def _bias(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor:
+    if mask is None:
+        return query.new_zeros(1)
+    if mask.dtype == torch.bool:
+        mask = _additive(mask, query.dtype)
+    samples, heads = query.shape[:2]
+    return mask.expand(samples, heads, -1, -1).reshape(samples * heads, -1, key.shape[2])
+
+
+def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where the mask is true, and elsewhere the number that gives an attention weight of 0."""
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)

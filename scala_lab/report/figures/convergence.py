@@ -1,0 +1,83 @@
+"""Figures of convergence: errors over steps on logarithmic scales, beside the bounds that were claimed for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scala_lab.errors import UserError
+from scala_lab.report.figures.style import COLOURS, DASHES, MARKERS, new_figure, styled
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def rate_panels(
+    frame: pd.DataFrame,
+    title: str,
+    x_label: str,
+    y_label: str,
+    *,
+    log_steps: bool = True,
+    bound_label: str = "printed bound",
+) -> Figure:
+    """Measured values with their intervals, a panel for each group of lines, claimed bounds as thin lines.
+
+    Args:
+        frame: One row per panel, label and number of steps: panel, label, steps, value, and optionally low, high
+            and bound (nan for none).
+        title: Over the figure.
+        x_label: Of the steps.
+        y_label: Of the values.
+        log_steps: Logarithmic steps: a power law is a straight line; else a linear rate is one.
+        bound_label: What the thin lines are.
+    """
+    for column in ("panel", "label", "steps", "value"):
+        if column not in frame:
+            raise UserError(f"the figure's table needs a column {column}")
+    panels = list(dict.fromkeys(frame["panel"]))
+    with styled():
+        from matplotlib.lines import Line2D
+
+        figure = new_figure(1.2 + 3.3 * len(panels), 4.4)
+        all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        for axes, panel in zip(all_axes, panels, strict=True):
+            _draw_lines(axes, frame[frame["panel"] == panel], log_steps)
+            axes.set_title(panel)
+            axes.set_yscale("log")
+            if log_steps:
+                axes.set_xscale("log", base=2)
+            axes.grid(axis="y")
+            handles, names = axes.get_legend_handles_labels()
+            if "bound" in frame and frame.loc[frame["panel"] == panel, "bound"].notna().any():
+                handles, names = (
+                    [*handles, Line2D([], [], color="black", linewidth=0.9, linestyle=":")],
+                    [*names, bound_label],
+                )
+            axes.set_xlabel(x_label)
+            axes.legend(handles, names, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=1)
+        all_axes[0].set_ylabel(y_label)
+        figure.suptitle(title, fontsize=11)
+    return figure
+
+
+def _draw_lines(axes: Axes, rows: pd.DataFrame, log_steps: bool) -> None:
+    for number, label in enumerate(dict.fromkeys(rows["label"])):
+        line = rows[rows["label"] == label].sort_values("steps")
+        colour = COLOURS[number % len(COLOURS)]
+        axes.plot(
+            line["steps"],
+            line["value"],
+            label=label,
+            color=colour,
+            linestyle=DASHES[number % len(DASHES)],
+            marker=MARKERS[number % len(MARKERS)],
+            markersize=5,
+            markerfacecolor="white",
+            markevery=1 if log_steps else max(1, len(line) // 8),
+        )
+        if {"low", "high"} <= set(line):
+            axes.fill_between(line["steps"], line["low"], line["high"], color=colour, alpha=0.15, linewidth=0)
+        if "bound" in line and line["bound"].notna().any():
+            axes.plot(line["steps"], line["bound"], color=colour, linewidth=0.9, linestyle=":")

@@ -1,0 +1,250 @@
+"""A small model of the time of a step: what a worker computes, what workers exchange, what the optimizer takes.
+
+How long an all-reduce takes: latency and bandwidth of a link, as a ring or a tree, within hosts and across them.
+
+Over one link class, P members exchange n bytes in
+
+    ring:  2 (P - 1) rounds, 2 (P - 1) / P * n bytes through every link
+    tree:  2 ceil(log2 P) rounds, 2 n bytes through every link (up with sums, down with their total)
+
+and a round costs the link's latency. Rings send least, trees need the fewest rounds. Where a run has several hosts,
+each host sums up by itself, hosts exchange the sums, and each shares the total among its workers.
+
+t = crowding * (per_step + per_micro_batch * k + per_row * rows + per_token * tokens + per_square * squares)
+        + update_crowding * update + exchange
+
+for the worker with most to do: its k micro-batches, their rows, tokens with padding, and squared padded lengths
+(attention). Steps with noise have constants of their own, a whole run is a mixture of both kinds by its
+delay. `exchange` is the all-reduce of `links.py` less what a backward pass hides of it; this project's trainer hides
+nothing. The crowdings are what computing and updates slow down by when all cores of a host are busy; one worker alone
+has none. Constants come from a calibration (`calibration.py`) or from reported times (`paper_fit.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from scala_lab.batches import BatchPlan
+
+Algorithm = Literal["ring", "tree", "best"]
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link class.
+
+    Attributes:
+        latency: Seconds that a round costs beside its bytes.
+        bandwidth: Bytes per second in each direction.
+    """
+
+    latency: float
+    bandwidth: float
+
+    def all_reduce(self, size: float, members: int, algorithm: Algorithm = "ring") -> float:
+        """Seconds to sum `size` bytes over so many members; 0 for one."""
+        if members == 1:
+            return 0.0
+        if algorithm == "best":
+            return min(self.all_reduce(size, members, "ring"), self.all_reduce(size, members, "tree"))
+        rounds, share = rounds_and_share(members, algorithm)
+        return rounds * self.latency + share * size / self.bandwidth
+
+
+FREE = Link(0.0, math.inf)
+
+
+@dataclass(frozen=True)
+class Network:
+    """Hosts and what joins them.
+
+    Attributes:
+        within: Between workers of one host.
+        across: Between hosts.
+        per_host: Most workers on one host.
+        algorithm: How each exchange is done.
+    """
+
+    within: Link
+    across: Link
+    per_host: int
+    algorithm: Algorithm = "ring"
+
+    def all_reduce(self, size: float, workers: int) -> float:
+        """Seconds to sum `size` bytes over so many workers, on as few hosts as hold them."""
+        hosts = math.ceil(workers / self.per_host)
+        here = math.ceil(workers / hosts)
+        inside = self.within.all_reduce(size, here, self.algorithm)
+        return inside + self.across.all_reduce(size, hosts, self.algorithm)
+
+
+def rounds_and_share(members: int, algorithm: Algorithm) -> tuple[int, float]:
+    """Rounds of an all-reduce, and what of the message goes through every link."""
+    if algorithm == "ring":
+        return 2 * (members - 1), 2 * (members - 1) / members
+    return 2 * math.ceil(math.log2(members)), 2.0
+
+
+def fit_link(sizes: Sequence[float], seconds: Sequence[float], members: int, algorithm: Algorithm = "ring") -> Link:
+    """The latency and bandwidth, both at least 0, that explain timed all-reduces with the least relative error."""
+    from scipy.optimize import nnls
+
+    rounds, share = rounds_and_share(members, algorithm)
+    times = np.asarray(seconds)
+    rows = np.stack([np.full(len(times), float(rounds)), share * np.asarray(sizes, dtype=np.float64)], axis=1)
+    (latency, per_byte), _ = nnls(rows / times[:, None], np.ones(len(times)))
+    return Link(float(latency), 1 / float(per_byte) if per_byte > 0 else math.inf)
+
+
+BACKWARD = 2 / 3
+"""Share of a plain step's computing that is its backward pass, behind which communication can hide."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one worker computes in a step.
+
+    Attributes:
+        micro_batches: How many.
+        rows: In all of them.
+        tokens: With padding.
+        squares: Squared padded lengths, summed over rows.
+    """
+
+    micro_batches: float
+    rows: float
+    tokens: float
+    squares: float = 0.0
+
+
+def even_load(batch_size: int, workers: int, micro_batch: int, length: float) -> Load:
+    """Rows of one length, dealt evenly: the worker with most rows."""
+    rows = math.ceil(batch_size / workers)
+    return Load(math.ceil(rows / micro_batch), rows, rows * length, rows * length**2)
+
+
+def planned_load(plan: BatchPlan, global_batch: np.ndarray, rank: int = 0) -> Load:
+    """What a plan gives a worker; the first one has most to do."""
+    parts = [plan.lengths[rows] for rows in plan.deal(global_batch, rank)]
+    shapes = [(len(lengths), int(lengths.max())) for lengths in parts]
+    return Load(
+        micro_batches=len(shapes),
+        rows=sum(rows for rows, _ in shapes),
+        tokens=sum(rows * longest for rows, longest in shapes),
+        squares=sum(rows * longest**2 for rows, longest in shapes),
+    )
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Seconds of a worker's own work."""
+
+    per_step: float
+    per_micro_batch: float
+    per_row: float
+    per_token: float
+    per_square: float = 0.0
+
+    def seconds(self, load: Load) -> float:
+        """Seconds for a load."""
+        return (
+            self.per_step
+            + self.per_micro_batch * load.micro_batches
+            + self.per_row * load.rows
+            + self.per_token * load.tokens
+            + self.per_square * load.squares
+        )
+
+
+def fit_compute(loads: Sequence[Load], seconds: Sequence[float]) -> Compute:
+    """The constants, all at least 0, that explain timed loads with the least squared relative error."""
+    from scipy.optimize import nnls
+
+    rows = np.array([[1.0, load.micro_batches, load.rows, load.tokens, load.squares] for load in loads])
+    times = np.asarray(seconds)
+    found, _ = nnls(rows / times[:, None], np.ones(len(times)))
+    return Compute(*(float(value) for value in found))
+
+
+@dataclass(frozen=True)
+class StepModel:
+    """Everything that decides how long a step takes somewhere.
+
+    Attributes:
+        plain: Computing in a step without noise.
+        noise: Computing in a step with noise.
+        update: Seconds of the optimizer's part, by its name.
+        gradient_bytes: What workers exchange.
+        network: Over what.
+        crowding: What computing takes longer by, as a factor, when several workers of a host compute.
+        update_crowding: The same of an update.
+        overlap: Share of the backward pass behind which communication hides.
+    """
+
+    plain: Compute
+    noise: Compute
+    update: Mapping[str, float]
+    gradient_bytes: float
+    network: Network
+    crowding: float = 1.0
+    update_crowding: float = 1.0
+    overlap: float = 0.0
+
+    def step_seconds(self, load: Load, workers: int, optimizer: str, *, noise: float = 0.0) -> float:
+        """Seconds of a step.
+
+        Args:
+            load: Of the worker with most to do.
+            workers: P.
+            optimizer: One of `update`.
+            noise: Share of steps with noise; the result is their mean with those without.
+        """
+        computing = self.without_communication(load, workers, optimizer, noise=noise)
+        exchange = self.network.all_reduce(self.gradient_bytes, workers)
+        updating = self.update[optimizer] * (self.update_crowding if workers > 1 else 1.0)
+        hidden = self.overlap * BACKWARD * (computing - updating)
+        return computing + max(0.0, exchange - hidden)
+
+    def without_communication(self, load: Load, workers: int, optimizer: str, *, noise: float = 0.0) -> float:
+        """The same, were nothing to be sent."""
+        own = (1 - noise) * self.plain.seconds(load) + noise * self.noise.seconds(load)
+        update = self.update[optimizer]
+        return own + update if workers == 1 else own * self.crowding + update * self.update_crowding
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A task as a model of time sees it.
+
+    Attributes:
+        rows: Training rows.
+        length: Mean tokens of a row.
+        micro_batch: Most rows at once.
+        optimizer: One of the model's.
+        noise: Share of steps with noise.
+    """
+
+    rows: int
+    length: float
+    micro_batch: int
+    optimizer: str
+    noise: float = 0.0
+
+
+def epoch_seconds(model: StepModel, work: Workload, batch_size: int, workers: int) -> float:
+    """Seconds of a pass over all rows; nan where a worker would be without samples."""
+    if workers > batch_size:
+        return math.nan
+    load = even_load(batch_size, workers, work.micro_batch, work.length)
+    return math.ceil(work.rows / batch_size) * model.step_seconds(load, workers, work.optimizer, noise=work.noise)
+
+
+def best_workers(model: StepModel, work: Workload, batch_size: int, numbers: Iterable[int]) -> int:
+    """The number of workers with the shortest epoch; the smallest of equals."""
+    able = [number for number in numbers if number <= batch_size]
+    return min(able, key=lambda number: epoch_seconds(model, work, batch_size, number))

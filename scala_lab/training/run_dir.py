@@ -1,0 +1,317 @@
+"""The folder of a run: locked by one process, never mixed with another run; its record, checkpoint and state.
+
+What a run leaves on disk: the model anyone can load, and the state to go on from.
+
+The folder of a run: claimed by one process, never mixed with another run, readable at any moment.
+"""
+
+from __future__ import annotations
+
+import copy
+import fcntl
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from scala_lab.config import RunSpec, differences
+from scala_lab.errors import UserError
+from scala_lab.files import new_folder, strict, write_json
+from scala_lab.training.progress import open_events
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def save_checkpoint(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write what `AutoModelForSequenceClassification.from_pretrained` loads, tokenizer included."""
+    with new_folder(folder) as temporary:
+        model.save_pretrained(temporary, safe_serialization=True)
+        _with_pad_token(tokenizer, model).save_pretrained(temporary)
+
+
+def _with_pad_token(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> PreTrainedTokenizerBase:
+    """The tokenizer; one without a pad token as a copy that has the model's, so that both pad alike."""
+    pad_token = model.config.get_text_config().pad_token_id
+    if tokenizer.pad_token_id is not None or pad_token is None:
+        return tokenizer
+    padded = copy.deepcopy(tokenizer)
+    padded.pad_token = padded.convert_ids_to_tokens(pad_token)
+    return padded
+
+
+def save_state(
+    folder: Path, step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer, position: dict[str, Any]
+) -> None:
+    """Write weights, optimizer state and position after a step; only then drop the state before it.
+
+    Args:
+        folder: The run's `state/`; each state is a sub-folder named by its step, complete or absent.
+        step: Steps done.
+        model: Weights are stored under their names.
+        optimizer: Its tensors are stored under `number.name`; plain numbers go into the position file.
+        position: Whatever else is needed to go on, as JSON.
+    """
+    from safetensors.torch import save_file
+
+    state = optimizer.state_dict()["state"]
+    tensors = {f"{number}.{name}": value for number, entry in state.items() for name, value in entry.items()}
+    numbers = {name: value for name, value in tensors.items() if not isinstance(value, torch.Tensor)}
+    tensors = {name: value.contiguous() for name, value in tensors.items() if isinstance(value, torch.Tensor)}
+    with new_folder(folder / f"{step:08d}") as temporary:
+        weights = {name: value.contiguous() for name, value in _weights(model).items()}
+        save_file(weights, temporary / "weights.safetensors")
+        save_file(tensors, temporary / "optimizer.safetensors")
+        (temporary / "position.json").write_text(json.dumps({**position, "optimizer_numbers": numbers}))
+    for outdated in folder.iterdir():
+        if outdated.name != f"{step:08d}":
+            shutil.rmtree(outdated, ignore_errors=True)
+
+
+def load_state(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Restore weights and optimizer in place; returns the position."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        position: dict[str, Any] = json.loads((folder / "position.json").read_text())
+        weights = load_file(folder / "weights.safetensors")
+        tensors: dict[str, Any] = dict(load_file(folder / "optimizer.safetensors"))
+        tensors.update(position.pop("optimizer_numbers"))
+        if set(weights) != set(_weights(model)):
+            raise ValueError("its weights are those of another model")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        raise UserError(
+            f"the saved state in {folder} is cut short or damaged ({error}): delete that folder to start the run again"
+        ) from None
+    with torch.no_grad():
+        for name, tensor in _weights(model).items():
+            tensor.copy_(weights[name])
+    state: dict[int, dict[str, Any]] = {}
+    for key, value in tensors.items():
+        number, _, name = key.partition(".")
+        state.setdefault(int(number), {})[name] = value
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    return position
+
+
+def latest_state(folder: Path) -> Path | None:
+    """The newest complete state of a run, or None."""
+    states = sorted(path for path in folder.glob("[0-9]*") if path.is_dir())
+    return states[-1] if states else None
+
+
+def drop_state(folder: Path) -> None:
+    """Remove the state of a run that has ended."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by name, each tensor once (tied ones share a name)."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+class FolderInUse(UserError):
+    """Another process is training in the folder."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What `run.json` says of a run."""
+
+    folder: Path
+    record: dict[str, Any]
+
+    @property
+    def status(self) -> str:
+        """finished, diverged, failed or running."""
+        return self.record["status"]
+
+    @property
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """Metrics after the last epoch, by split."""
+        return self.record["metrics"]
+
+    @property
+    def spec(self) -> RunSpec:
+        """The resolved spec."""
+        return RunSpec.from_dict(self.record["spec"])
+
+    @property
+    def checkpoint(self) -> Path:
+        """Folder of the trained model."""
+        return self.folder / "checkpoint"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run needs no more work."""
+        return self.status in ("finished", "diverged")
+
+
+def read_run(folder: Path) -> RunResult | None:
+    """The run in a folder, or None if there is none."""
+    file = folder / "run.json"
+    try:
+        record = json.loads(file.read_bytes())
+        missing = sorted(_ALWAYS_THERE - set(record))
+        if missing:
+            raise UserError(f"it has no {missing[0]!r}")
+        RunSpec.from_dict(record["spec"])
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError, AttributeError, UserError) as error:
+        raise UserError(f"{file} is damaged or no run record of this version ({error})") from None
+    return RunResult(folder, record)
+
+
+_ALWAYS_THERE = {"id", "name", "status", "spec", "fingerprints", "metrics", "steps", "steps_done", "skipped_rows"}
+
+
+def check_folder(folder: Path, spec: RunSpec, resume: bool) -> RunResult | None:
+    """Make sure that a run may go into a folder; returns the run that is there already, if it is the same.
+
+    Raises:
+        UserError: The folder holds another run, something else, or this run unfinished and `resume` is off.
+    """
+    check_writable(folder)
+    present = read_run(folder)
+    if present is None:
+        if folder.is_dir() and any(not entry.name.startswith(".") for entry in folder.iterdir()):
+            raise UserError(f"{folder} is not empty and holds no run: choose another --out")
+        return None
+    if present.record["id"] != spec.run_id:
+        changed = (
+            "; ".join(differences(present.spec, spec.resolved()))
+            or "made by another version, or the model folder is gone"
+        )
+        raise UserError(f"{folder} holds another run ({changed}): choose another --out")
+    if not present.ended and not resume:
+        raise UserError(
+            f"{folder} holds this run, {present.status} at step {present.record['steps_done']} of "
+            f"{present.record['steps']}: pass --resume to go on, or choose another --out"
+        )
+    return present
+
+
+def check_inputs(present: RunResult, fingerprints: dict[str, str]) -> None:
+    """Make sure that a run that is there already was on the same data and model, whatever they are called."""
+    for what, value in fingerprints.items():
+        if present.record["fingerprints"].get(what) != value:
+            raise UserError(f"{present.folder} holds a run of the same spec on another {what}: choose another --out")
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that could not be made or written to, before there is anything to write."""
+    place = folder
+    while not os.path.lexists(place) and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise UserError(f"{place} is a file: --out takes a folder" + (f", not {folder}" if place != folder else ""))
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise UserError(f"--out {folder}: {place} cannot be written to")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a run's folder; the system lets go of the lock when the process ends, however it ends."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = (folder / ".lock").open("a")
+    except OSError as error:
+        raise UserError(f"--out {folder} cannot be written to: {error.strerror}") from None
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FolderInUse(f"another process is training in {folder}") from None
+        for unfinished in (*folder.glob(".run.json.*"), *folder.glob(".checkpoint.*")):  # a killed run's half writes
+            shutil.rmtree(unfinished) if unfinished.is_dir() else unfinished.unlink()
+        yield
+
+
+def written_at(folder: Path) -> int | None:
+    """When a run's record was last written, None where there is none: whether an attempt has got as far as that."""
+    try:
+        return (folder / "run.json").stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def record_failure(folder: Path, error: str, first_record: dict[str, Any] | None = None) -> None:
+    """Write into a run's record that it failed and why, unless another process is training in the folder by now.
+
+    Args:
+        folder: The run's.
+        error: Why.
+        first_record: To write if there is none yet.
+    """
+    with suppress(UserError), locked(folder):
+        present = read_run(folder)
+        record = present.record if present is not None else first_record
+        if record is not None and (present is None or not present.ended):
+            write_json(folder / "run.json", {**record, "status": "failed", "error": error})
+
+
+class RunWriter:
+    """Writes a run's record and its metrics as it goes."""
+
+    def __init__(self, folder: Path, record: dict[str, Any]) -> None:
+        self.folder = folder
+        self.record = record
+
+    def update(self, **values: Any) -> None:
+        """Change entries of the record and write it."""
+        self.record.update(values)
+        write_json(self.folder / "run.json", self.record)
+
+    def start_log(self, steps_done: int, tensorboard: bool) -> None:
+        """Open metrics.jsonl after cutting off lines of steps that will be done again, or were half written."""
+        file = self.folder / "metrics.jsonl"
+        self._log = file.open("r+b" if file.is_file() else "w+b")
+        self._log.truncate(_length_up_to(self._log.read(), steps_done))
+        self._log.seek(0, os.SEEK_END)
+        self._events = open_events(self.folder / "tensorboard", steps_done) if tensorboard else None
+
+    def log(self, line: dict[str, Any]) -> None:
+        """Append one line to metrics.jsonl."""
+        self._log.write(json.dumps(strict(line), allow_nan=False).encode() + b"\n")
+        self._log.flush()
+        if self._events is not None:
+            self._events.add(line)
+
+    def sync_log(self) -> None:
+        """Make sure the lines are on disk before a state says that their steps are done."""
+        os.fsync(self._log.fileno())
+
+    def close_log(self) -> None:
+        """Close metrics.jsonl."""
+        self._log.close()
+        if self._events is not None:
+            self._events.close()
+
+
+def _length_up_to(log: bytes, steps: int) -> int:
+    """Bytes of the complete lines up to a step."""
+    length = 0
+    for line in log.splitlines(keepends=True):
+        if not line.endswith(b"\n") or not _step(line) <= steps:
+            break
+        length += len(line)
+    return length
+
+
+def _step(line: bytes) -> float:
+    """The step of a line, nan if the line is damaged."""
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, TypeError, KeyError):
+        return math.nan

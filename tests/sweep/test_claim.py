@@ -1,0 +1,78 @@
+"""Claims: one holder at a time, gone with the process that held them, and counted across hosts while they beat."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+
+import pytest
+
+from scala_lab.sweep.lock import STALE_SECONDS, claimed, is_claimed, on_this_host
+from tests.processes import PATIENCE, holding, wait_until
+
+HOLD = "import sys; from pathlib import Path; from scala_lab.sweep.lock import *\n"
+
+
+def hold_elsewhere(block: str):
+    """A process that has entered the block and stays there, until ours is left."""
+    code = HOLD + f"with {block}:\n    print('in', flush=True); sys.stdin.read()"
+    return holding([sys.executable, "-c", code], "in")
+
+
+def test_claim_ends_with_its_process(tmp_path):
+    file = tmp_path / "claims" / "x"
+    with hold_elsewhere(f"claimed(Path({str(file)!r}))") as process:
+        assert json.loads(file.read_text()) == {"host": platform.node(), "pid": process.pid}
+        assert is_claimed(file)
+        with claimed(file) as mine:
+            assert not mine
+    assert file.exists()  # what a killed process leaves behind holds nobody up
+    assert not is_claimed(file)
+    with claimed(file) as mine:
+        assert mine
+    assert not file.exists()
+
+
+def test_claim_is_let_go_when_the_block_fails(tmp_path):
+    file = tmp_path / "x"
+    with pytest.raises(RuntimeError), claimed(file):
+        raise RuntimeError
+    with claimed(file) as mine:
+        assert mine
+
+
+@pytest.mark.parametrize(("silent_for", "free"), [(0.0, False), (STALE_SECONDS + 60, True)])
+def test_claim_of_another_host_counts_while_it_beats(tmp_path, silent_for, free):
+    file = tmp_path / "x"
+    file.write_text(json.dumps({"host": "another", "pid": os.getpid()}))
+    last_beat = time.time() - silent_for
+    os.utime(file, (last_beat, last_beat))
+    with claimed(file) as mine:
+        assert mine is free
+    assert file.exists() is not free
+
+
+def test_holder_beats(tmp_path, monkeypatch):
+    monkeypatch.setattr("scala_lab.sweep.lock.HEARTBEAT_SECONDS", 0.01)
+    file = tmp_path / "x"
+    with claimed(file):
+        os.utime(file, (0, 0))
+        wait_until(lambda: file.stat().st_mtime > 1, "no heart beats")
+        assert file.stat().st_mtime == pytest.approx(time.time(), abs=PATIENCE)
+
+
+def test_what_is_alone_waits_for_the_others(tmp_path):
+    file = tmp_path / "busy"
+    waits = f"print('begun', flush=True)\nwith on_this_host(Path({str(file)!r}), True): print('in')"
+    with hold_elsewhere(f"on_this_host(Path({str(file)!r}), False)") as other:
+        with on_this_host(file, alone=False):
+            assert not other.ended  # two that are not alone go side by side
+        with holding([sys.executable, "-c", HOLD + waits], "begun") as waiting:
+            for _ in range(20):
+                time.sleep(0.02)
+                assert waiting.said == "begun\n"
+            other.kill()
+            assert waiting.succeed() == "begun\nin\n"
