@@ -41,15 +41,15 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file atomically."""
-    write_text(path, json.dumps(strict(value), indent=2, sort_keys=False, allow_nan=False) + "\n")
+    write_text(path, json.dumps(nan_to_null(value), indent=2, sort_keys=False, allow_nan=False) + "\n")
 
 
-def strict(value: Any) -> Any:
+def nan_to_null(value: Any) -> Any:
     """The value with None for numbers that are not finite: JSON has no word for them, and only Python reads NaN."""
     if isinstance(value, dict):
-        return {name: strict(entry) for name, entry in value.items()}
+        return {name: nan_to_null(entry) for name, entry in value.items()}
     if isinstance(value, (list, tuple)):
-        return [strict(entry) for entry in value]
+        return [nan_to_null(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -9,7 +9,7 @@ from scala_lab.config import RunSpec
 from scala_lab.methods.cost import passes_per_sample
 from scala_lab.study import Cell
 from scala_lab.study.profiles import Profile
-from scala_lab.study.variants import BASELINE, EFFECTIVE, LAMB, SCALA, Row
+from scala_lab.study.variants import BASELINE, EFFECTIVE, LAMB, SCALA, MethodVariant
 from scala_lab.sweep.cells import Measurement
 
 SMALL, LARGE = BASELINE.named("small batch"), BASELINE.named("large batch")
@@ -20,13 +20,13 @@ SIDE_BY_SIDE = (SMALL, LARGE, SCALA)
 RATE_NOTE = "Each method at the middle rate of its grid: a declaration cannot know which rate will turn out best."
 
 
-def middle_rate(profile: Profile, row: Row, batch_size: int) -> float:
+def middle_rate(profile: Profile, row: MethodVariant, batch_size: int) -> float:
     """The middle of the row's grid."""
     grid = profile.rates(row.recipe, batch_size, row.overrides.get("optimizer"))
     return grid[len(grid) // 2]
 
 
-def trained(profile: Profile, row: Row, seed: int, task: str | None = None) -> tuple[RunSpec, dict[str, Any]]:
+def trained(profile: Profile, row: MethodVariant, seed: int, task: str | None = None) -> tuple[RunSpec, dict[str, Any]]:
     """The run behind a row, and its labels."""
     batch_size = profile.small_batch if row is SMALL else profile.large_batch
     rate = middle_rate(profile, row, batch_size)
@@ -46,16 +46,16 @@ def forward_passes(spec: RunSpec) -> float:
 
 def measured_cells(
     profile: Profile,
-    function: str,
+    function: Callable[..., dict[str, Any]],
     settings: Callable[[int], dict[str, Any]],
-    rows: Sequence[Row],
+    rows: Sequence[MethodVariant],
     seeds: Iterable[int],
 ) -> list[Cell]:
-    """One measurement of each checkpoint, by a function of `scala_lab.curvature.checkpoint`.
+    """One measurement of each checkpoint.
 
     Args:
         profile: Where the checkpoints come from.
-        function: Its name.
+        function: What is measured.
         settings: Its keywords, by the run's seed.
         rows: Which methods.
         seeds: Which of their runs.
@@ -64,6 +64,6 @@ def measured_cells(
     for row in rows:
         for seed in seeds:
             spec, labels = trained(profile, row, seed)
-            measurement = Measurement(f"scala_lab.curvature.checkpoint:{function}", (spec,), settings(seed))
+            measurement = Measurement(function, (spec,), settings(seed))
             cells.append(Cell(measurement, **labels))
     return cells

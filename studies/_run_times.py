@@ -10,8 +10,9 @@ import numpy as np
 
 from scala_lab.methods.recipes import find_recipe
 from scala_lab.study import Cell
-from scala_lab.study.variants import BASELINE, EFFECTIVE, LAMB, SCALA, Row
+from scala_lab.study.variants import BASELINE, EFFECTIVE, LAMB, SCALA, MethodVariant
 from scala_lab.sweep.cells import Measurement
+from scala_lab.timing import measurements
 from scala_lab.timing.calibration import WITHIN, Calibration
 from scala_lab.timing.model import even_load
 from studies._timings import RATES, calibration, first_steps, measured
@@ -46,7 +47,7 @@ def time_cells(profile: Profile) -> list[Cell]:
             settings: dict[str, Any] = {"names": [_name(task, row.method) for task, row, _ in places]}
             settings |= {"workers": workers, "steps": STEPS, "warmup": WARMUP}
             settings["threads"] = workers * (profile.settings.get("threads") or 1)
-            measurement = Measurement("scala_lab.timing.measurements:step_times", specs, settings, alone=True)
+            measurement = Measurement(measurements.step_times, specs, settings, alone=True)
             cells.append(Cell(measurement, kind=TIMES, model=model, workers=workers))
     if profile.settings.get("device") == "cuda":
         return cells
@@ -93,7 +94,7 @@ def time_notes(times: pd.DataFrame) -> list[str]:
     return found
 
 
-def _rows(profile: Profile) -> list[tuple[Row, int]]:
+def _rows(profile: Profile) -> list[tuple[MethodVariant, int]]:
     large = profile.large_batch
     return [(BASELINE, profile.small_batch), (LAMB, large), *((row, large) for row in NOISY)]
 
@@ -102,7 +103,7 @@ def _name(task: str, method: str) -> str:
     return f"{task} {method}"
 
 
-def _methods(profile: Profile) -> Iterator[tuple[Row, int, float]]:
+def _methods(profile: Profile) -> Iterator[tuple[MethodVariant, int, float]]:
     """Rows of the table: method, batch size and the share of its epochs that have noise."""
     epochs = profile.settings["epochs"]
     yield BASELINE, profile.small_batch, 0.0
@@ -144,7 +145,9 @@ def _projected_rows(profile: Profile, cell: dict[str, Any], constants: Calibrati
             yield _row(cell["model"], row, size, PAPER_WORKERS, PROJECTED, task, steps * seconds)
 
 
-def _row(model: str, row: Row, size: int, workers: int, times: str, task: str, seconds: float) -> dict[str, Any]:
+def _row(
+    model: str, row: MethodVariant, size: int, workers: int, times: str, task: str, seconds: float
+) -> dict[str, Any]:
     place = {"model": model, "method": row.method, "batch size": size, "workers": workers, "times": times}
     return {**place, "task": task, "seconds": seconds}
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from scala_lab.config import RunSpec
 from scala_lab.study import Cell
-from scala_lab.study.variants import BASELINE, Row
+from scala_lab.study.variants import BASELINE, MethodVariant
 from scala_lab.sweep.cells import Measurement
+from scala_lab.timing import measurements
 from scala_lab.timing.calibration import PIECE_SECONDS, WITHIN
 from studies._checkpoints import middle_rate
 
@@ -59,7 +60,7 @@ def step_note(profile: Profile) -> str:
     return f"Medians of {kept_steps(profile)} steps after {WARMUP} of warm-up"
 
 
-def first_steps(profile: Profile, row: Row, task: str, batch_size: int, model: str | None = None) -> RunSpec:
+def first_steps(profile: Profile, row: MethodVariant, task: str, batch_size: int, model: str | None = None) -> RunSpec:
     """A run of one step with one worker: it shows that the method runs here, and names what is timed."""
     rate = middle_rate(profile, row, batch_size)
     overrides = {**row.overrides, "workers": 1, "max_steps": 1}
@@ -71,17 +72,17 @@ def calibration(profile: Profile) -> Measurement:
     spec = first_steps(profile, BASELINE, profile.pair[0], profile.small_batch)
     settings: dict[str, Any] = {"rates": list(RATES), "seconds": PIECE_SECONDS}
     settings["threads"] = max(profile.workers) * (profile.settings.get("threads") or 1)
-    return Measurement("scala_lab.timing.measurements:calibration", (spec,), settings, alone=True)
+    return Measurement(measurements.calibration, (spec,), settings, alone=True)
 
 
-def step_cell(profile: Profile, rows: Sequence[tuple[Row, int]], task: str, place: Place) -> Cell:
+def step_cell(profile: Profile, rows: Sequence[tuple[MethodVariant, int]], task: str, place: Place) -> Cell:
     """The times of steps of several methods, each at its batch size, at one place."""
     fitting = [(row, batch_size) for row, batch_size in rows if place.workers <= batch_size]
     specs = tuple(first_steps(profile, row, task, batch_size) for row, batch_size in fitting)
     threads = place.workers * (profile.settings.get("threads") or 1)
     settings: dict[str, Any] = {"names": [row.method for row, _ in fitting], "workers": place.workers}
     settings |= {"steps": kept_steps(profile), "warmup": WARMUP, "threads": threads, "rate": place.rate}
-    measurement = Measurement("scala_lab.timing.measurements:step_times", specs, settings, alone=True)
+    measurement = Measurement(measurements.step_times, specs, settings, alone=True)
     sizes = {row.method: batch_size for row, batch_size in fitting}
     return Cell(measurement, task=task, workers=place.workers, link=place.link, sizes=sizes)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scala_lab.claims.batch_size import c16
+import numpy as np
+
 from scala_lab.report.figures.accuracy import lines_figure
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
 from scala_lab.study.api import main
 from scala_lab.study.tables import best_runs, notes
 from scala_lab.study.variants import BASELINE, LAMB, SCALA, side_cells
+from scala_lab.study.verdicts import PAIRS, Claim, ClaimRecord, above, below, difference, mean_slope, record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,6 +66,33 @@ def size_table(frame: pd.DataFrame, best: pd.DataFrame) -> pd.DataFrame:
     return table.rename(columns=lambda size: f"B={size}").rename_axis(columns=None)
 
 
+C16 = Claim(
+    id="C16",
+    source="Figure 7",
+    study="batch_sizes",
+    statement="Accuracy falls as the batch grows, and ScaLA stays above LAMB and the baseline at every large batch.",
+    paper="at 8K: 84.4 / 83.9 / 83.5 (MNLI), 92.6 / 91.7 / 91.3 (SST-2) for ScaLA / LAMB / baseline",
+    rule="Slope of the baseline's accuracy per doubling of B below 0; ScaLA minus LAMB and ScaLA minus baseline over "
+    "all large batches above 0.",
+)
+
+
+def c16(frame: pd.DataFrame) -> ClaimRecord:
+    """Rows: methods baseline, LAMB and ScaLA over batch_size; the smallest is the small batch."""
+    baseline = frame[frame["method"] == "baseline"]
+    baseline = baseline.assign(doublings=np.log2(baseline["batch_size"].astype(float)))
+    large = frame[frame["batch_size"] > frame["batch_size"].min()]
+    pairs = (*PAIRS, "batch_size")
+    return record(
+        C16,
+        [
+            below("slope of the baseline per doubling of B", mean_slope(baseline, "doublings")),
+            above("ScaLA minus LAMB at large batches", difference(large, "ScaLA", "LAMB", pairs=pairs)),
+            above("ScaLA minus baseline at large batches", difference(large, "ScaLA", "baseline", pairs=pairs)),
+        ],
+    )
+
+
 STUDY = Study(
     name="batch_sizes",
     title="Accuracy over batch sizes",
@@ -73,6 +102,7 @@ STUDY = Study(
     source="Figure 7",
     paper_found="Accuracy falls from B=32 to 8K; at 8K ScaLA, LAMB and baseline reach 84.4, 83.9, 83.5 on MNLI and "
     "92.6, 91.7, 91.3 on SST-2.",
+    claims=(C16,),
 )
 
 if __name__ == "__main__":

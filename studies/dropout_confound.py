@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scala_lab.claims.noise import c21
 from scala_lab.report.figures.accuracy import dots_figure
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
 from scala_lab.study.api import main
 from scala_lab.study.tables import best_runs, notes, short, table_by_task
 from scala_lab.study.variants import EFFECTIVE, LAMB, ONE_DRAW, RDROP, SCALA, TWO_DRAWS, side_cells
+from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, below, difference, ratio, record, within
+from studies.perturbation_steps import STEADY
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,6 +72,37 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     return Findings(tables, figures, [claim], found)
 
 
+SMALL_SHARE = 0.1
+"""Share of the divergence below which its source does not matter."""
+
+C21 = Claim(
+    id="C21",
+    source="ours, on Section 5 and the appendix on hyperparameters",
+    study="dropout_confound",
+    statement="With the paper's rho and omega, what regularises is that two passes draw different dropout masks, not "
+    "the noise.",
+    paper="rho 1e-4 and omega 1e-5, dropout not spoken of",
+    rule=f"Without noise but with two draws, accuracy within {EQUAL} points of ScaLA's and divergence within "
+    f"{STEADY[0]} to {STEADY[1]} of it; with noise but one draw, accuracy within {EQUAL} points of LAMB's and "
+    f"divergence below {SMALL_SHARE} of ScaLA's.",
+)
+
+
+def c21(frame: pd.DataFrame) -> ClaimRecord:
+    """Rows: methods ScaLA, two draws without noise, noise with one draw, LAMB."""
+    scala, draws, one_draw = "ScaLA", "two draws, no noise", "noise, one draw"
+    r = {"value": "divergence"}
+    return record(
+        C21,
+        [
+            within("accuracy of ScaLA minus two draws without noise", difference(frame, scala, draws), -EQUAL, EQUAL),
+            within("divergence of two draws without noise over ScaLA's", ratio(frame, draws, scala, **r), *STEADY),
+            within("accuracy of noise with one draw minus LAMB", difference(frame, one_draw, "LAMB"), -EQUAL, EQUAL),
+            below("divergence of noise with one draw over ScaLA's", ratio(frame, one_draw, scala, **r), SMALL_SHARE),
+        ],
+    )
+
+
 STUDY = Study(
     name="dropout_confound",
     title="Noise or dropout",
@@ -78,6 +110,7 @@ STUDY = Study(
     cells=cells,
     analyse=analyse,
     paper_found="Not asked: dropout is not spoken of, and the gain is put down to the noise.",
+    claims=(C21,),
 )
 
 if __name__ == "__main__":

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scala_lab.claims.accuracy import c12
 from scala_lab.study import Cell, Findings, Study, Tabulation
 from scala_lab.study.api import main
 from scala_lab.study.tables import best_runs, notes, table_by_task
 from scala_lab.study.variants import BASELINE, EFFECTIVE, FREELB, SCALA, side_cells
+from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, difference, record, within
 from studies._paper_tables import TABLE_4, paper_frame
+from studies.ablation import QUARTER, _slower
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,6 +60,25 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     return Findings(tables, (), [claim], found)
 
 
+SLOWER_THAN_SCALA = (2.6 / QUARTER, 2.9 * QUARTER)
+
+C12 = Claim(
+    id="C12",
+    source="Table 4",
+    study="freelb",
+    statement="FreeLB is as accurate as ScaLA and 2.6 to 2.9 times slower.",
+    paper="85.1 against 85.1 (MNLI), 93.3 against 93.5 (SST-2); 2.9x, 2.6x",
+    rule="FreeLB minus ScaLA within {} points; cost of FreeLB over ScaLA, in forward passes and in seconds, within "
+    "{:.3g} to {:.3g}.".format(EQUAL, *SLOWER_THAN_SCALA),
+)
+
+
+def c12(frame: pd.DataFrame) -> ClaimRecord:
+    """Rows: methods FreeLB and ScaLA at the large batch size."""
+    equal = within("accuracy of FreeLB minus ScaLA", difference(frame, "FreeLB", "ScaLA"), -EQUAL, EQUAL)
+    return record(C12, [equal, *_slower(frame, "FreeLB", SLOWER_THAN_SCALA)])
+
+
 STUDY = Study(
     name="freelb",
     title="FreeLB",
@@ -67,6 +87,7 @@ STUDY = Study(
     analyse=analyse,
     source="Table 4",
     paper_found="MNLI 85.1 both, SST-2 93.3 against ScaLA's 93.5; FreeLB takes 2.9 and 2.6 times as long.",
+    claims=(C12,),
 )
 
 if __name__ == "__main__":

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from scala_lab.claims.batch_size import c3, c4
+import numpy as np
+
 from scala_lab.report.figures.accuracy import rate_heat_map
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
 from scala_lab.study.api import main
+from scala_lab.study.statistics import mean_interval, slope_interval
 from scala_lab.study.tables import best_runs, grid_note, status_note
 from scala_lab.study.variants import BASELINE, grid_cells, tuned_cells
+from scala_lab.study.verdicts import Claim, ClaimRecord, above, record, within
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,6 +108,78 @@ def _caption(profile: Profile) -> str:
     )
 
 
+ABOUT_SQRT = (0.25, 0.75)
+"""Exponents of B that count as about a square root: nearer to 1/2 than to a constant rate or to the linear rule."""
+
+C3 = Claim(
+    id="C3",
+    source="Figure 1(b)",
+    study="generalizability",
+    statement="The best learning rate grows about with the square root of the batch size.",
+    paper="roughly sqrt(B) over B = 1K to 8K, not always",
+    rule="The exponent of B in the best rate, found per batch size and seed from a parabola through the best cell and "
+    "its neighbours, within {} to {}.".format(*ABOUT_SQRT),
+)
+
+C4 = Claim(
+    id="C4",
+    source="Figure 1(b)",
+    study="generalizability",
+    statement="Large batches are less accurate than the small one at their best rates, the more so the larger.",
+    paper="the gap to B=32 grows from 1K to 8K",
+    rule="The gap to the small batch above 0 on average over the large ones, and its slope per doubling above 0.",
+)
+
+
+def c3(frame: pd.DataFrame) -> ClaimRecord:
+    """Rows: the whole grid, with batch_size, rate, seed and score (nan where a run diverged)."""
+    best = best_rates(frame)
+    exponent = slope_interval(np.log(best["batch_size"].astype(float)), np.log(best["rate"].astype(float)))
+    return record(C3, [within("exponent of B in the best rate", exponent, *ABOUT_SQRT)])
+
+
+def best_rates(frame: pd.DataFrame) -> pd.DataFrame:
+    """The best rate of each batch size and seed, columns batch_size, seed and rate.
+
+    Where the best cell has neighbours on both sides, the rate is that of the top of the parabola through the three,
+    over log rate; at the edge of the grid it is the cell's own.
+    """
+    import pandas as pd
+
+    rows = []
+    for (batch_size, seed), cells in frame.dropna(subset=["score"]).groupby(["batch_size", "seed"]):
+        ordered = cells.sort_values("rate")
+        rates, scores = ordered["rate"].to_numpy(float), ordered["score"].to_numpy(float)
+        rows.append({"batch_size": batch_size, "seed": seed, "rate": _top(rates, scores)})
+    return pd.DataFrame(rows, columns=["batch_size", "seed", "rate"])
+
+
+def _top(rates: np.ndarray, scores: np.ndarray) -> float:
+    best = int(scores.argmax())
+    if not 0 < best < len(rates) - 1:
+        return float(rates[best])
+    near = slice(best - 1, best + 2)
+    square, line, _ = np.polyfit(np.log(rates[near]), scores[near], 2)
+    if square >= 0:
+        return float(rates[best])
+    return float(np.clip(np.exp(-line / (2 * square)), rates[best - 1], rates[best + 1]))
+
+
+def c4(frame: pd.DataFrame) -> ClaimRecord:
+    """Rows: batch_size, seed and score at each batch size's best rate; the smallest is the small batch."""
+    small = frame[frame["batch_size"] == frame["batch_size"].min()].set_index("seed")["score"]
+    large = frame[frame["batch_size"] > frame["batch_size"].min()]
+    gap = large["seed"].map(small) - large["score"]
+    slope = slope_interval(np.log2(large["batch_size"].astype(float)), gap)
+    return record(
+        C4,
+        [
+            above("gap of large batches to the small one", mean_interval(gap, "points")),
+            above("slope of the gap per doubling of B, in points", slope),
+        ],
+    )
+
+
 STUDY = Study(
     name="generalizability",
     title="Accuracy over batch size and learning rate",
@@ -114,6 +189,10 @@ STUDY = Study(
     source="Figure 1(b)",
     paper_found="BERT-base on MNLI: the best rate grows roughly with the square root of B, though not always; the gap "
     "to the small batch grows from B=1K to 8K.",
+    claims=(
+        C3,
+        C4,
+    ),
 )
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,16 +14,24 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from scala_lab.study.profiles import Profile
+    from scala_lab.training.run_dir import RunResult
 
 LINE, PLANE = {"line_points": 31, "line_reach": 1.0}, {"plane_points": 11, "plane_reach": 1.0}
 X_LABEL = "random direction 1 (in weight norms, row by row)"
 Y_LABEL = "random direction 2 (in weight norms, row by row)"
 
 
+def measure(runs: Sequence[RunResult], **settings: Any) -> dict[str, Any]:
+    """Look at one trained checkpoint; see `scala_lab.curvature.checkpoint.slices`."""
+    from scala_lab.curvature.checkpoint import slices
+
+    return slices(runs, **settings)
+
+
 def cells(profile: Profile) -> list[Cell]:
     """Small batch, large batch and ScaLA with the first seed."""
     settings = {"samples": profile.curvature.samples, "threads": profile.curvature.threads, **LINE, **PLANE}
-    return measured_cells(profile, "slices", lambda seed: settings, SIDE_BY_SIDE, profile.seeds[:1])
+    return measured_cells(profile, measure, lambda seed: settings, SIDE_BY_SIDE, profile.seeds[:1])
 
 
 def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scala_lab.claims.accuracy import c10
 from scala_lab.report.figures.accuracy import dots_figure
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
 from scala_lab.study.api import main
 from scala_lab.study.tables import best_runs, notes, table_by_task
 from scala_lab.study.variants import BASELINE, EFFECTIVE, LAMB, SCALA, tuned_cells
+from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, above, difference, record
 from studies._paper_tables import TABLE_2, paper_frame
 
 if TYPE_CHECKING:
@@ -57,6 +57,29 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     return Findings(tables, figures, [claim], found)
 
 
+C10 = Claim(
+    id="C10",
+    source="Table 2",
+    study="large_batch_methods",
+    statement="At one large batch size ScaLA is more accurate than LAMB and the baseline, and LAMB no worse than the "
+    "baseline.",
+    paper="89.4 / 88.6 / 88.4 (BERT), 92.9 / 92.1 / 92.1 (RoBERTa)",
+    rule=f"ScaLA minus LAMB above 0, ScaLA minus baseline above 0, LAMB minus baseline above -{EQUAL} points.",
+)
+
+
+def c10(frame: pd.DataFrame) -> ClaimRecord:
+    """Rows: methods baseline, LAMB and ScaLA at the large batch size."""
+    return record(
+        C10,
+        [
+            above("ScaLA minus LAMB", difference(frame, "ScaLA", "LAMB")),
+            above("ScaLA minus baseline", difference(frame, "ScaLA", "baseline")),
+            above("LAMB minus baseline", difference(frame, "LAMB", "baseline"), -EQUAL),
+        ],
+    )
+
+
 STUDY = Study(
     name="large_batch_methods",
     title="Large-batch methods",
@@ -65,6 +88,7 @@ STUDY = Study(
     analyse=analyse,
     source="Table 2",
     paper_found="Averages at B=1K: ScaLA 89.4, LAMB 88.6, baseline 88.4 (BERT-base); 92.9, 92.1, 92.1 (RoBERTa-large).",
+    claims=(C10,),
 )
 
 if __name__ == "__main__":

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scala_lab.claims.batch_size import c18
 from scala_lab.study import Cell, Findings, Study, Tabulation
 from scala_lab.study.api import main
 from scala_lab.study.tables import best_runs, notes, table_by_task
-from scala_lab.study.variants import BASELINE, LAMB, SCALA, Row, grid_cells, tuned_cells
+from scala_lab.study.variants import BASELINE, LAMB, SCALA, MethodVariant, grid_cells, tuned_cells
+from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, above, difference, record
 from studies._paper_tables import TABLE_6, paper_frame
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ def cells(profile: Profile) -> list[Cell]:
     ]
 
 
-def _ruled(profile: Profile, row: Row) -> tuple[float, ...]:
+def _ruled(profile: Profile, row: MethodVariant) -> tuple[float, ...]:
     """What the rule makes of each rate tried at the small batch size."""
     return tuple(profile.rule_rate(rate, row.recipe, profile.large_batch) for rate in _searched(profile, row))
 
 
-def _searched(profile: Profile, row: Row) -> tuple[float, ...]:
+def _searched(profile: Profile, row: MethodVariant) -> tuple[float, ...]:
     return profile.rates(LAMB.recipe if row.recipe == SCALA.recipe else row.recipe, profile.small_batch)
 
 
@@ -102,6 +102,23 @@ def rate_table(chosen: pd.DataFrame) -> pd.DataFrame:
     return rates.rename_axis(columns=None)
 
 
+C18 = Claim(
+    id="C18",
+    source="Table 6",
+    study="lr_scaling",
+    statement="For ScaLA the square-root rule serves as well as tuning the rate.",
+    paper="89.7 by rule, 89.4 tuned",
+    rule=f"ScaLA by rule minus ScaLA tuned above -{EQUAL} points.",
+)
+
+
+def c18(frame: pd.DataFrame) -> ClaimRecord:
+    """Rows: methods ScaLA, rule and ScaLA, tuned at the large batch size."""
+    return record(
+        C18, [above("ScaLA by rule minus ScaLA tuned", difference(frame, "ScaLA, rule", "ScaLA, tuned"), -EQUAL)]
+    )
+
+
 STUDY = Study(
     name="lr_scaling",
     title="Tuned rates and the square-root rule",
@@ -110,6 +127,7 @@ STUDY = Study(
     analyse=analyse,
     source="Table 6",
     paper_found="ScaLA averages 89.7 by rule and 89.4 tuned; the baseline 88.7 and 88.5, both below its 89.4 at B=32.",
+    claims=(C18,),
 )
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from scala_lab.report.figures.accuracy import ACCURACY, lines_figure
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
 from scala_lab.study.api import main
 from scala_lab.study.tables import best_runs, grid_note, short, status_note
-from scala_lab.study.variants import EFFECTIVE, LAMB, Row, side_cells
+from scala_lab.study.variants import EFFECTIVE, LAMB, MethodVariant, side_cells
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +40,7 @@ def cells(profile: Profile) -> list[Cell]:
     ]
 
 
-def noises(omega: float) -> tuple[Row, ...]:
+def noises(omega: float) -> tuple[MethodVariant, ...]:
     """The three kinds of noise at one size."""
     return (
         EFFECTIVE.but(NORMALIZED, omega=omega, rho=omega),

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scala_lab.claims.noise import c8
+import numpy as np
+
 from scala_lab.report.figures.accuracy import ACCURACY, lines_figure
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
 from scala_lab.study.api import main
+from scala_lab.study.statistics import Estimate, paired_ratio
 from scala_lab.study.tables import best_runs, grid_note, status_note, time_note
 from scala_lab.study.variants import EFFECTIVE, SCALA, side_cells
+from scala_lab.study.verdicts import (
+    EQUAL,
+    PAIRS,
+    Claim,
+    ClaimRecord,
+    above,
+    below,
+    difference,
+    mean_slope,
+    record,
+    within,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,6 +94,66 @@ def _figure(best: pd.DataFrame, task: str) -> Figure:
     )
 
 
+STEADY = (0.8, 1.25)
+"""Ratio of two costs, or of two divergences, that count as the same."""
+
+C8 = Claim(
+    id="C8",
+    source="Figure 4",
+    study="perturbation_steps",
+    statement="More than one ascent step costs linearly more and gains no accuracy.",
+    paper="cost grows almost linearly with T; the best accuracy is at T=1 (QNLI)",
+    rule="Forward passes that a further step adds at the largest T over those at the smallest within {} to {}; seconds "
+    "added per step, relative to T=1, above 0; accuracy at T>1 minus that at T=1 below {} points.".format(
+        *STEADY, EQUAL
+    ),
+)
+
+
+def c8(frame: pd.DataFrame) -> ClaimRecord:
+    """Rows: one recipe over pga_steps."""
+    first = _at_first_step(frame, "train_seconds")
+    relative = frame.assign(relative=frame["train_seconds"] / first)
+    gain = frame.assign(many=np.where(frame["pga_steps"] > 1, "T>1", "T=1"))
+    gain = gain.groupby([*_pairs(gain), "many"], as_index=False)["score"].mean()
+    seconds = mean_slope(relative, "pga_steps", "relative")
+    return record(
+        C8,
+        [
+            within("cost of the last further step over that of the first", _steadiness(frame), *STEADY),
+            above("seconds added per step, relative to T=1", _plain(seconds)),
+            below("accuracy at T>1 minus T=1", difference(gain, "T>1", "T=1", column="many"), EQUAL),
+        ],
+    )
+
+
+def _pairs(frame: pd.DataFrame) -> list[str]:
+    return [name for name in PAIRS if name in frame.columns]
+
+
+def _at_first_step(frame: pd.DataFrame, value: str) -> pd.Series:
+    """The value that each row's pair has at the smallest T."""
+    import pandas as pd
+
+    keys = _pairs(frame)
+    one = frame[frame["pga_steps"] == frame["pga_steps"].min()].set_index(keys)[value]
+    return pd.Series(one.reindex(pd.MultiIndex.from_frame(frame[keys])).to_numpy(), index=frame.index)
+
+
+def _steadiness(frame: pd.DataFrame) -> Estimate:
+    """Passes per further step between the two largest T, over those between the two smallest."""
+    wide = frame.pivot_table("forward_passes", _pairs(frame), "pga_steps")
+    steps = sorted(wide.columns)
+    if len(steps) < 3:
+        return paired_ratio([], [])
+    added = [(wide[high] - wide[low]) / (high - low) for low, high in ((steps[-2], steps[-1]), (steps[0], steps[1]))]
+    return paired_ratio(*added)
+
+
+def _plain(estimate: Estimate) -> Estimate:
+    return Estimate(estimate.value, estimate.low, estimate.high, estimate.n, estimate.effect_size)
+
+
 STUDY = Study(
     name="perturbation_steps",
     title="Number of ascent steps",
@@ -88,6 +162,7 @@ STUDY = Study(
     analyse=analyse,
     source="Figure 4",
     paper_found="QNLI: the overhead grows almost linearly with T, and the best accuracy is at T=1.",
+    claims=(C8,),
 )
 
 if __name__ == "__main__":

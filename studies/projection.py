@@ -13,6 +13,7 @@ import numpy as np
 
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
 from scala_lab.sweep.cells import Measurement
+from scala_lab.timing import measurements
 from scala_lab.timing.calibration import WITHIN, Calibration
 from scala_lab.timing.model import Load, StepModel, Workload, best_workers, epoch_seconds
 from scala_lab.timing.paper_times import SECONDS
@@ -36,9 +37,7 @@ def cells(profile: Profile) -> list[Cell]:
     """A fit per model of the paper, a calibration of this machine, and the timings of the studies of scalability."""
     fits = [
         Cell(
-            Measurement(
-                "scala_lab.timing.measurements:paper_projection", settings={"model": model, "workers": list(WORKERS)}
-            ),
+            Measurement(measurements.paper_projection, settings={"model": model, "workers": list(WORKERS)}),
             kind=PAPER,
             model=model,
         )

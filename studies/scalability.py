@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from scala_lab.claims.scaling import LARGE, SMALL, c1, c2
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
+from scala_lab.study.statistics import Estimate, paired_columns, paired_ratio
 from scala_lab.study.variants import BASELINE
+from scala_lab.study.verdicts import Claim, ClaimRecord, Part, above, below, record
 from scala_lab.timing.calibration import WITHIN
 from scala_lab.timing.hosts import bits_per_second
 from scala_lab.timing.model import rounds_and_share
@@ -175,6 +177,82 @@ def _sentence(table: pd.DataFrame) -> str:
     return f"Speedup over one worker: {', '.join(parts)}."
 
 
+SMALL, LARGE = "small batch", "large batch"
+
+GAIN = 1.2
+"""Doubling the workers is said to help when it divides the time by more than this; perfect scaling divides it by 2."""
+
+KNEE, MOST = 4, 32
+"""Where the paper's small batch stops scaling, and how far its large batch goes."""
+
+C1 = Claim(
+    id="C1",
+    source="Figure 1(a), Section 3",
+    study="scalability",
+    statement="At the small batch size time stops falling at about 4 workers; without communication it goes on.",
+    paper="B=32: plateau from 4 of 32 workers on",
+    rule="Per doubling of workers: beyond 4 the time falls by a factor below 1.2, up to 4 and without communication "
+    "beyond 4 by one above 1.2. Decided only where more than 4 workers were measured.",
+)
+
+C2 = Claim(
+    id="C2",
+    source="Figure 1(a), Section 3",
+    study="scalability",
+    statement="At the large batch size time keeps falling up to 32 workers.",
+    paper="B=1K: falls from 1 to 32 workers",
+    rule="Per doubling of workers, over all and over the last, the time falls by a factor above 1.2. Decided only "
+    "where 32 workers were measured.",
+)
+
+
+def c1(frame: pd.DataFrame) -> ClaimRecord:
+    """The small batch."""
+    small = frame[frame["label"] == SMALL]
+    counts = _counts(small)
+    if not counts:
+        return record(C1, ())
+    beyond = [count for count in counts if count >= KNEE]
+    parts = [
+        above("gain per doubling up to 4", _gain(small, "seconds", [count for count in counts if count <= KNEE]), GAIN),
+        below("gain per doubling beyond 4", _gain(small, "seconds", beyond), GAIN),
+        above("gain per doubling beyond 4 without communication", _gain(small, "without", beyond), GAIN),
+    ]
+    return record(C1, parts if counts[-1] > KNEE else _undecided(parts))
+
+
+def c2(frame: pd.DataFrame) -> ClaimRecord:
+    """The large batch."""
+    large = frame[frame["label"] == LARGE]
+    counts = _counts(large)
+    if not counts:
+        return record(C2, ())
+    parts = [
+        above(f"gain per doubling from {counts[0]:g} to {counts[-1]:g}", _gain(large, "seconds", counts), GAIN),
+        above("gain of the last doubling", _gain(large, "seconds", counts[-2:]), GAIN),
+    ]
+    return record(C2, parts if counts[-1] >= MOST else _undecided(parts))
+
+
+def _counts(frame: pd.DataFrame) -> list[float]:
+    return sorted(set(frame["workers"]))
+
+
+def _gain(line: pd.DataFrame, value: str, counts: list[float]) -> Estimate:
+    """By what factor a doubling of the workers divides the time, from the fewest to the most of some numbers."""
+    if len(counts) < 2:
+        return Estimate(math.nan, -math.inf, math.inf, 0, unit="x")
+    pairs = paired_columns(line[["workers", "step", value]], value, "workers", counts[0], counts[-1])
+    whole = paired_ratio(pairs["left"], pairs["right"])
+    power = 1 / math.log2(counts[-1] / counts[0])
+    return replace(whole, value=whole.value**power, low=whole.low**power, high=whole.high**power)
+
+
+def _undecided(parts: list[Part]) -> list[Part]:
+    """The numbers, without a verdict: too few workers to speak of what the paper claims."""
+    return [replace(part, verdict="inconclusive") if part.estimate.n else part for part in parts]
+
+
 STUDY = Study(
     name="scalability",
     title="Scalability",
@@ -184,6 +262,10 @@ STUDY = Study(
     source="Figure 1(a)",
     paper_found="BERT-base on MNLI: at B=32 time falls up to 4 GPUs and no further, because communication dominates; "
     "at B=1K it falls up to 32.",
+    claims=(
+        C1,
+        C2,
+    ),
 )
 
 if __name__ == "__main__":

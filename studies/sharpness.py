@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scala_lab.claims.curvature import c5, c6
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
 from scala_lab.study.statistics import Estimate, paired_columns, paired_ratio
-from studies._checkpoints import ALL, RATE_NOTE, SMALL, measured_cells
+from scala_lab.study.variants import SCALA
+from scala_lab.study.verdicts import Claim, ClaimRecord, above, record
+from studies._checkpoints import ALL, LARGE, RATE_NOTE, SMALL, measured_cells
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
     from scala_lab.study.profiles import Profile
+    from scala_lab.training.run_dir import RunResult
 
 POWER_PRODUCTS = 30
 """Of the check by power iteration, which needs far more products than Lanczos for the same residual."""
+
+
+def measure(runs: Sequence[RunResult], **settings: Any) -> dict[str, Any]:
+    """Look at one trained checkpoint; see `scala_lab.curvature.checkpoint.sharpness`."""
+    from scala_lab.curvature.checkpoint import sharpness
+
+    return sharpness(runs, **settings)
 
 
 def cells(profile: Profile) -> list[Cell]:
@@ -27,7 +37,7 @@ def cells(profile: Profile) -> list[Cell]:
     same = {"samples": plan.samples, "sets": plan.sets, "tol": plan.tol, "threads": plan.threads}
     checks = {profile.seeds[0]: POWER_PRODUCTS}
     return measured_cells(
-        profile, "sharpness", lambda seed: {**same, "power_products": checks.get(seed, 0)}, ALL, profile.seeds
+        profile, measure, lambda seed: {**same, "power_products": checks.get(seed, 0)}, ALL, profile.seeds
     )
 
 
@@ -130,6 +140,57 @@ def _missing(frame: pd.DataFrame) -> list[str]:
     return [f"Without a result: {', '.join(sorted(set(lost['method'])))} ({len(lost)} runs)."] if len(lost) else []
 
 
+C5 = Claim(
+    id="C5",
+    source="Figure 1(c), Section 3",
+    study="sharpness",
+    statement="A model trained with a large batch ends in a sharper place than one trained with a small batch, and its "
+    "sharpness varies more between samples.",
+    paper="top eigenvalue 2.6x, deviation 3.9x",
+    rule="Ratios large over small batch, paired by seed: reproduced if the intervals of both lie above 1, "
+    "contradicted if one lies below 1.",
+)
+
+C6 = Claim(
+    id="C6",
+    source="Figure 1(c), Section 5",
+    study="sharpness",
+    statement="ScaLA ends in a place much less sharp than the large-batch baseline does, and a little less sharp than "
+    "the small-batch baseline.",
+    paper="6.9x smaller than at the large batch; slightly below the small batch",
+    rule="Ratios large batch over ScaLA and small batch over ScaLA, paired by seed: reproduced if the intervals of "
+    "both lie above 1, contradicted if one lies below 1.",
+)
+
+
+def c5(frame: pd.DataFrame) -> ClaimRecord:
+    """Large batch against small batch."""
+    return record(
+        C5,
+        [
+            above("eigenvalue, large over small batch", _ratio(frame, "eigenvalue", LARGE.method, SMALL.method), 1.0),
+            above("deviation, large over small batch", _ratio(frame, "deviation", LARGE.method, SMALL.method), 1.0),
+        ],
+    )
+
+
+def c6(frame: pd.DataFrame) -> ClaimRecord:
+    """ScaLA against both."""
+    return record(
+        C6,
+        [
+            above("eigenvalue, large batch over ScaLA", _ratio(frame, "eigenvalue", LARGE.method, SCALA.method), 1.0),
+            above("eigenvalue, small batch over ScaLA", _ratio(frame, "eigenvalue", SMALL.method, SCALA.method), 1.0),
+        ],
+    )
+
+
+def _ratio(frame: pd.DataFrame, value: str, left: str, right: str) -> Estimate:
+    converged = frame[frame["converged"].astype(bool)]
+    pairs = paired_columns(converged[["task", "seed", "method", value]], value, "method", left, right)
+    return paired_ratio(pairs["left"], pairs["right"])
+
+
 STUDY = Study(
     name="sharpness",
     title="Sharpness",
@@ -139,6 +200,10 @@ STUDY = Study(
     source="Figure 1(c)",
     paper_found="BERT-base on MNLI: the top eigenvalue at B=1K is 2.6x that at B=32, its deviation 3.9x; ScaLA's is "
     "6.9x smaller than B=1K's, slightly below B=32's.",
+    claims=(
+        C5,
+        C6,
+    ),
 )
 
 if __name__ == "__main__":

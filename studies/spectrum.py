@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
 from studies._checkpoints import RATE_NOTE, SIDE_BY_SIDE, measured_cells
@@ -12,13 +13,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from scala_lab.study.profiles import Profile
+    from scala_lab.training.run_dir import RunResult
+
+
+def measure(runs: Sequence[RunResult], **settings: Any) -> dict[str, Any]:
+    """Look at one trained checkpoint; see `scala_lab.curvature.checkpoint.spectrum`."""
+    from scala_lab.curvature.checkpoint import spectrum
+
+    return spectrum(runs, **settings)
 
 
 def cells(profile: Profile) -> list[Cell]:
     """Small batch, large batch and ScaLA with the first seed."""
     plan = profile.curvature
     settings = {"samples": plan.samples, "top_k": 1, "tol": plan.tol, "threads": plan.threads}
-    return measured_cells(profile, "spectrum", lambda seed: settings, SIDE_BY_SIDE, profile.seeds[:1])
+    return measured_cells(profile, measure, lambda seed: settings, SIDE_BY_SIDE, profile.seeds[:1])
 
 
 def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from scala_lab.claims.noise import c17
+import numpy as np
+
 from scala_lab.report.figures.accuracy import lines_figure
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
 from scala_lab.study.api import main
 from scala_lab.study.tables import best_runs, grid_note, status_note
 from scala_lab.study.variants import LAMB, SCALA, side_cells
+from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, above, below, difference, record
+from studies.perturbation_steps import _pairs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,6 +85,34 @@ def delay_table(best: pd.DataFrame, tasks: tuple[str, ...]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).set_index("t_s")
 
 
+C17 = Claim(
+    id="C17",
+    source="Figure 8",
+    study="switch_point",
+    statement="Noise from the start gains little, noise from a middle t_s on gains most, noise too late loses again.",
+    paper="accuracy rises with t_s and falls when it is late (MNLI, SST-2)",
+    rule=f"Noise from the start minus none below {EQUAL} points; the mean over all t_s between the first and the last "
+    "minus t_s=0 above 0, and minus the last t_s above 0.",
+)
+
+
+def c17(frame: pd.DataFrame) -> ClaimRecord:
+    """Rows: one recipe over delay; inf stands for no noise at all."""
+    delays = frame["delay"].astype(float)
+    last = delays[np.isfinite(delays)].max()
+    names = {0.0: "start", last: "late", math.inf: "never"}
+    phase = delays.map(lambda delay: names.get(delay, "middle"))
+    by_phase = frame.assign(phase=phase).groupby([*_pairs(frame), "phase"], as_index=False)["score"].mean()
+    return record(
+        C17,
+        [
+            below("noise from the start minus none", difference(by_phase, "start", "never", column="phase"), EQUAL),
+            above("middle t_s minus the start", difference(by_phase, "middle", "start", column="phase")),
+            above("middle t_s minus the last", difference(by_phase, "middle", "late", column="phase")),
+        ],
+    )
+
+
 STUDY = Study(
     name="switch_point",
     title="When the noise starts",
@@ -91,6 +122,7 @@ STUDY = Study(
     source="Figure 8",
     paper_found="MNLI and SST-2: noise from the start gains little, accuracy rises as t_s grows and falls when it is "
     "too late.",
+    claims=(C17,),
 )
 
 if __name__ == "__main__":

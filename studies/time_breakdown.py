@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scala_lab.claims.scaling import NOISE, PLAIN, c7
 from scala_lab.clock import PHASES
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
 from scala_lab.study.statistics import paired_ratio
 from scala_lab.study.variants import FREELB, LAMB, WITHOUT_DELAY
+from scala_lab.study.verdicts import Claim, ClaimRecord, above, record, within
 from scala_lab.sweep.cells import Measurement
+from scala_lab.timing import measurements
 from scala_lab.timing.phases import STEP
 from studies._timings import WARMUP, first_steps
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from scala_lab.study.profiles import Profile
 
+PLAIN, NOISE = "plain", "PGA-1"
 FUSED = "PGA-1 fused"
 ROWS = {
     PLAIN: LAMB,
@@ -38,7 +40,7 @@ def cells(profile: Profile) -> list[Cell]:
     task = profile.pair[0]
     specs = tuple(first_steps(profile, row, task, profile.large_batch) for row in ROWS.values())
     settings = {"names": list(ROWS), "steps": STEPS, "warmup": WARMUP, "threads": profile.settings.get("threads") or 1}
-    measurement = Measurement("scala_lab.timing.measurements:phases", specs, settings, alone=True)
+    measurement = Measurement(measurements.phases, specs, settings, alone=True)
     return [Cell(measurement, task=task, batch_size=profile.large_batch)]
 
 
@@ -123,6 +125,36 @@ def in_forward_passes(rows: pd.DataFrame) -> pd.DataFrame:
     return (middles / middles[PLAIN, "clean forward"]).rename("value").reset_index()
 
 
+C7 = Claim(
+    id="C7",
+    source="Figure 3, Section 4",
+    study="time_breakdown",
+    statement="PGA-1 costs about three forward passes, doubles the backward pass and leaves the optimizer alone; a "
+    "step takes at least twice as long.",
+    paper="3 forward passes; backward about 2x; optimizer 1x; in all at least 2x",
+    rule="Inner forward plus a full backward, in forward passes, within 2.4 to 3.6; backward over plain within 1.6 to "
+    "2.4; optimizer over plain within 0.8 to 1.25; step over plain above 2.",
+)
+
+
+def c7(frame: pd.DataFrame) -> ClaimRecord:
+    """The four parts of the cost."""
+    wide = frame.pivot_table("seconds", ["method", "step"], "phase")
+    if not {PLAIN, NOISE} <= set(frame["method"]):
+        return record(C7, ())
+    plain, noise = wide.loc[PLAIN], wide.loc[NOISE]
+    inner = noise["inner forward"] + plain["backward"]
+    return record(
+        C7,
+        [
+            within("PGA-1 in forward passes", paired_ratio(inner, plain["clean forward"]), 2.4, 3.6),
+            within("backward over plain", paired_ratio(noise["backward"], plain["backward"]), 1.6, 2.4),
+            within("optimizer over plain", paired_ratio(noise["optimizer"], plain["optimizer"]), 0.8, 1.25),
+            above("step over plain", paired_ratio(noise["step"], plain["step"]), 2.0),
+        ],
+    )
+
+
 STUDY = Study(
     name="time_breakdown",
     title="Time breakdown",
@@ -132,6 +164,7 @@ STUDY = Study(
     source="Figure 3",
     paper_found="PGA-1 takes about as long as three forward passes, the backward about twice as long, the optimizer as "
     "long as before; in all at least 2x.",
+    claims=(C7,),
 )
 
 if __name__ == "__main__":

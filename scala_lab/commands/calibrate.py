@@ -45,7 +45,7 @@ def run(options: Calibrate) -> int:
     from scala_lab.files import write_json
     from scala_lab.models.loading import locate_model
     from scala_lab.timing.calibration import calibrate
-    from scala_lab.timing.hosts import bits_per_second, why_not
+    from scala_lab.timing.hosts import bits_per_second, unsupported_reason
 
     spec = options.spec.resolved()
     if find_recipe(spec.recipe.method).step not in ("plain", "scala"):
@@ -56,7 +56,7 @@ def run(options: Calibrate) -> int:
         raise UserError(f"--out {options.out} is a folder: give the name of a file")
     for rate in options.rate:
         bits_per_second(rate)
-    lack = why_not() if options.rate else None
+    lack = unsupported_reason() if options.rate else None
     if lack is not None:
         raise UserError(f"--rate: {lack}")
     locate_model(spec.encoder.model)

@@ -66,18 +66,18 @@ def print_plan(cells: Mapping[str, Sequence[Cell]], folder: Path, processes: int
     from scala_lab.sweep.store import ENDED, RunStore
 
     store = RunStore(folder)
-    everything = [cell for needed in cells.values() for cell in needed]
+    unique_items = [cell for needed in cells.values() for cell in needed]
     table = Table("study")
     for heading in ("runs", "measurements", "steps", "forward passes", "time here"):
         table.add_column(heading, justify="right")
     for name, needed in cells.items():
         table.add_row(name, *_row(estimate(needed, store=store, processes=processes)))
     table.add_section()
-    total = estimate(everything, store=store, processes=processes)
+    total = estimate(unique_items, store=store, processes=processes)
     table.add_row("all, shared runs once", *_row(total), style="bold")
     console = result_console()
     console.print(table)
-    by_status = store.by_status(everything)
+    by_status = store.by_status(unique_items)
     done = sum(len(found) for status, found in by_status.items() if status in ENDED)
     console.print(f"{done} of {total.runs + total.measurements} are done in {folder}.", highlight=False)
     for note in total.notes:
@@ -267,9 +267,9 @@ def _with_those_of(out: Path, records: Records) -> Records:
 
 def _say_what_failed(chapters: Sequence[Chapter], records: Records, cells: Sequence[Cell]) -> bool:
     """One sentence each on stderr for runs and for studies that failed."""
-    from scala_lab.sweep.store import everything
+    from scala_lab.sweep.store import unique_items
 
-    needed = everything(cells)
+    needed = unique_items(cells)
     ended = [record["status"] for key, record in {**records.runs, **records.measurements}.items() if key in needed]
     broken = [chapter for chapter in chapters if chapter.failure]
     for chapter in broken:

@@ -15,7 +15,7 @@ from scala_lab.errors import UserError
 from scala_lab.processes import launched_workers
 
 if TYPE_CHECKING:
-    from scala_lab.training.distributed import Places
+    from scala_lab.training.distributed import WorkerLauncher
     from scala_lab.training.run_dir import RunResult
 
 
@@ -63,7 +63,7 @@ def parse(args: list[str]) -> Train:
     return dataclasses.replace(options, spec=options.spec.override(workers=workers))
 
 
-def run(options: Train, places: Places | None = None) -> int:
+def run(options: Train, places: WorkerLauncher | None = None) -> int:
     """Train, here or at other places, and show the result; exit code 1 for a run that diverged."""
     from scala_lab.cli import show_result
     from scala_lab.models.loading import locate_model

@@ -126,8 +126,8 @@ class EigenResult:
 
 def random_start(op: Operator, seed: int) -> Tensor:
     """A random unit vector, the same on every worker."""
-    chance = torch.Generator().manual_seed(seed)
-    start = torch.randn(op.space.touched_size, generator=chance, dtype=torch.float32).to(op.device, op.dtype)
+    rng = torch.Generator().manual_seed(seed)
+    start = torch.randn(op.space.touched_size, generator=rng, dtype=torch.float32).to(op.device, op.dtype)
     return start / norm(start)
 
 

@@ -68,13 +68,13 @@ def filter_normalised(model: nn.Module, seed: int = 0) -> Direction:
     distribution and rescaled to ||d|| = ||w||, so that models whose weights differ in scale can be compared. Biases and
     normalisation weights do not move.
     """
-    chance = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
     still = undecayed_names(model)
     parts = {}
     for name, weight in model.named_parameters():
         if name in still or not weight.requires_grad:
             continue
-        drawn = torch.randn(weight.shape, generator=chance, dtype=torch.float32).to(weight.device, weight.dtype)
+        drawn = torch.randn(weight.shape, generator=rng, dtype=torch.float32).to(weight.device, weight.dtype)
         rows, targets = drawn.flatten(1), weight.detach().flatten(1)
         scale = targets.norm(dim=1, keepdim=True) / rows.norm(dim=1, keepdim=True)
         parts[name] = (rows * scale).view_as(weight)

@@ -111,11 +111,11 @@ def trace(
         raise UserError(f"an error bar needs at least 2 probes, not {max_products}")
     if not tol > 0:
         raise UserError(f"tol must be positive, not {tol}")
-    chance = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
     exact = float(np.sum(known.eigenvalues)) if known is not None else 0.0
     samples: list[float] = []
     while True:
-        probe = random_signs(op, chance)
+        probe = random_signs(op, rng)
         if known is not None:
             subtract_projection(probe, known.touched_eigenvectors)
         samples.append(exact + dot(probe, op.multiply(probe)))
@@ -127,9 +127,9 @@ def trace(
             return TraceResult(mean, error, np.array(samples), len(samples), converged, tol, exact)
 
 
-def random_signs(op: Operator, chance: torch.Generator) -> Tensor:
+def random_signs(op: Operator, rng: torch.Generator) -> Tensor:
     """A touched vector of independent signs (Rademacher), the same on every worker."""
-    signs = torch.randint(0, 2, (op.space.touched_size,), generator=chance, dtype=torch.int8)
+    signs = torch.randint(0, 2, (op.space.touched_size,), generator=rng, dtype=torch.int8)
     return (2 * signs - 1).to(op.device, op.dtype)
 
 
@@ -209,8 +209,8 @@ def spectral_density(
         raise UserError(f"a density needs at least 1 probe and 2 steps, not {probes} and {steps}")
     if width is not None and not width > 0:
         raise UserError(f"the kernel's width must be positive, not {width}")
-    chance = torch.Generator().manual_seed(seed)
-    rules = [_quadrature(op, steps, chance) for _ in range(probes)]
+    rng = torch.Generator().manual_seed(seed)
+    rules = [_quadrature(op, steps, rng) for _ in range(probes)]
     nodes = np.concatenate([values for values, _ in rules])
     weights = np.concatenate([shares for _, shares in rules]) / probes
     probe_of = np.repeat(np.arange(probes), [len(values) for values, _ in rules])
@@ -225,9 +225,9 @@ def spectral_density(
     )
 
 
-def _quadrature(op: Operator, steps: int, chance: torch.Generator) -> tuple[np.ndarray, np.ndarray]:
+def _quadrature(op: Operator, steps: int, rng: torch.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Nodes and weights of one probe."""
-    basis = KrylovBasis(op, random_signs(op, chance), room=min(steps, op.space.touched_size) + 1)
+    basis = KrylovBasis(op, random_signs(op, rng), room=min(steps, op.space.touched_size) + 1)
     while basis.size < steps and not (basis.size and basis.exhausted):
         basis.extend()
     values, vectors, _ = basis.ritz_pairs()

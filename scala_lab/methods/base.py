@@ -165,7 +165,7 @@ class MicroBatch:
 
 
 @dataclass(frozen=True)
-class Moment:
+class StepContext:
     """Where in the run a micro-batch stands; all randomness derives from it, so a resumed run repeats it.
 
     Attributes:
@@ -210,11 +210,11 @@ def statistics(**sums: Tensor | float) -> Tensor:
 class Step:
     """Adds the gradient of a micro-batch, weighted by its share, to the parameters' `.grad`."""
 
-    def __call__(self, encoder: Encoder, batch: MicroBatch, now: Moment) -> Tensor:
+    def __call__(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
         """Return the micro-batch's `STATISTICS`."""
         raise NotImplementedError
 
-    def memory_factor(self, encoder: Encoder, now: Moment) -> float:
+    def memory_factor(self, encoder: Encoder, context: StepContext) -> float:
         """Peak activation memory over that of a plain step on as many samples.
 
         Micro-batches are smaller by this factor, so that a step with noise fits wherever a plain one does.
@@ -231,13 +231,13 @@ def build_step(method: str, options: Mapping[str, Any]) -> Step:
 class PlainStep(Step):
     """Gradient of (1/B) * sum of the task loss."""
 
-    def __call__(self, encoder: Encoder, batch: MicroBatch, now: Moment) -> Tensor:
+    def __call__(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
         """Add the micro-batch's gradient."""
-        now.seed_dropout()
-        with now.clock.phase("clean forward"):
+        context.seed_dropout()
+        with context.clock.phase("clean forward"):
             logits = encoder.logits(encoder.embed(batch.inputs), batch.inputs)
             loss = task_loss(logits, batch.labels, batch.regression).sum()
             counted = statistics(loss=loss.detach(), correct=correct_answers(logits, batch.labels, batch.regression))
-        with now.clock.phase("backward"):
+        with context.clock.phase("backward"):
             (loss * batch.share).backward()
         return counted

@@ -24,7 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from scala_lab.methods.base import MicroBatch, Moment, Step, correct_answers, statistics, task_loss, uniform_noise
+from scala_lab.methods.base import MicroBatch, Step, StepContext, correct_answers, statistics, task_loss, uniform_noise
 from scala_lab.models.encoder import Encoder
 
 FLOOR = 1e-8
@@ -41,27 +41,27 @@ class FreeLBStep(Step):
     adv_init: float
     adv_max_norm: float
 
-    def __call__(self, encoder: Encoder, batch: MicroBatch, now: Moment) -> Tensor:
+    def __call__(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
         """Add the micro-batch's gradient."""
         if self.masks == "off":
             with encoder.dropout_off():
-                return self._train(encoder, batch, now)
-        return self._train(encoder, batch, now)
+                return self._train(encoder, batch, context)
+        return self._train(encoder, batch, context)
 
-    def _train(self, encoder: Encoder, batch: MicroBatch, now: Moment) -> Tensor:
+    def _train(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
         loss, correct = torch.zeros((), device=batch.labels.device), None
         usable_B = torch.ones(len(batch.labels), dtype=torch.bool, device=batch.labels.device)
         delta_BLD: Tensor | None = None
         for k in range(self.adv_passes):
-            now.seed_dropout(0 if self.masks == "shared" else k)
-            with now.clock.phase("adversarial forward"):
+            context.seed_dropout(0 if self.masks == "shared" else k)
+            with context.clock.phase("adversarial forward"):
                 e_BLD = encoder.embed(batch.inputs)
                 if delta_BLD is None:
-                    delta_BLD = self._start(e_BLD, batch, now)
+                    delta_BLD = self._start(e_BLD, batch, context)
                 delta_BLD.requires_grad_()
                 logits_BC = encoder.logits(e_BLD + delta_BLD, batch.inputs)
                 f = task_loss(logits_BC, batch.labels, batch.regression).sum() / self.adv_passes
-            with now.clock.phase("backward"):
+            with context.clock.phase("backward"):
                 (f * batch.share).backward()
                 loss = loss + f.detach()
                 if correct is None:
@@ -73,9 +73,9 @@ class FreeLBStep(Step):
         assert correct is not None
         return statistics(loss=loss, correct=correct, noised=usable_B.sum(), skipped=(~usable_B).sum())
 
-    def _start(self, e_BLD: Tensor, batch: MicroBatch, now: Moment) -> Tensor:
+    def _start(self, e_BLD: Tensor, batch: MicroBatch, context: StepContext) -> Tensor:
         width = e_BLD.shape[-1]
-        noise_BLD = uniform_noise(now.seed, now.step, batch.samples, batch.positions_BL, width, e_BLD.dtype)
+        noise_BLD = uniform_noise(context.seed, context.step, batch.samples, batch.positions_BL, width, e_BLD.dtype)
         noise_BLD = noise_BLD * batch.mask_BL1
         if self.adv_norm == "linf":
             return noise_BLD * self.adv_init

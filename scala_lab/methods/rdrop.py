@@ -32,7 +32,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from scala_lab.methods.base import MicroBatch, Moment, Step, correct_answers, output_divergence, statistics, task_loss
+from scala_lab.methods.base import (
+    MicroBatch,
+    Step,
+    StepContext,
+    correct_answers,
+    output_divergence,
+    statistics,
+    task_loss,
+)
 from scala_lab.models.encoder import Encoder
 
 
@@ -42,20 +50,20 @@ class RDropStep(Step):
 
     alpha: float
 
-    def __call__(self, encoder: Encoder, batch: MicroBatch, now: Moment) -> Tensor:
+    def __call__(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
         """Add the micro-batch's gradient."""
-        with now.clock.phase("clean forward"):
+        with context.clock.phase("clean forward"):
             e_BLD = encoder.embed(batch.inputs)
-            now.seed_dropout(0)
+            context.seed_dropout(0)
             p_BC = encoder.logits(e_BLD, batch.inputs)
-        with now.clock.phase("adversarial forward"):
-            now.seed_dropout(1)
+        with context.clock.phase("adversarial forward"):
+            context.seed_dropout(1)
             q_BC = encoder.logits(e_BLD, batch.inputs)
             losses_2B = torch.stack([task_loss(z_BC, batch.labels, batch.regression) for z_BC in (p_BC, q_BC)])
             f_B = losses_2B.mean(0)
             r_B = output_divergence(p_BC, q_BC, batch.regression)
             weight = self.alpha if batch.regression else self.alpha / 2
-        with now.clock.phase("backward"):
+        with context.clock.phase("backward"):
             ((f_B + weight * r_B).sum() * batch.share).backward()
             return statistics(
                 loss=f_B.detach().sum(),
@@ -64,6 +72,6 @@ class RDropStep(Step):
                 noised=len(batch.labels),
             )
 
-    def memory_factor(self, encoder: Encoder, now: Moment) -> float:
+    def memory_factor(self, encoder: Encoder, context: StepContext) -> float:
         """Two graphs at once."""
         return 2.0

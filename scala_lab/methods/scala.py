@@ -63,9 +63,9 @@ from torch import Tensor
 
 from scala_lab.methods.base import (
     MicroBatch,
-    Moment,
     PlainStep,
     Step,
+    StepContext,
     correct_answers,
     normal_noise,
     output_divergence,
@@ -101,7 +101,7 @@ class Settling:
         """With windows of half an epoch, of one step at least."""
         return cls(max(1, steps_per_epoch // WINDOWS_PER_EPOCH))
 
-    def hear(self, loss: float) -> None:
+    def observe(self, loss: float) -> None:
         """Take the mean task loss of a step."""
         if self.settled:
             return
@@ -234,66 +234,66 @@ class ScalaStep(Step):
     masks: Literal["independent", "shared", "off"]
     label_gradient: bool
 
-    def __call__(self, encoder: Encoder, batch: MicroBatch, now: Moment) -> Tensor:
+    def __call__(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
         """Add the micro-batch's gradient."""
-        if not self._noised(now):
-            return PlainStep()(encoder, batch, now)
+        if not self._noised(context):
+            return PlainStep()(encoder, batch, context)
         with encoder.dropout_off() if self.masks == "off" else nullcontext():
-            return self._regularised(encoder, batch, now, self._fused(encoder))
+            return self._regularised(encoder, batch, context, self._fused(encoder))
 
-    def memory_factor(self, encoder: Encoder, now: Moment) -> float:
+    def memory_factor(self, encoder: Encoder, context: StepContext) -> float:
         """Two graphs with `label_gradient`; a graph and a backward through it that frees nothing for further VJPs.
 
         The latter holds a layer's gradients beside all activations: 1.14 to 1.17 times a plain step on three layers,
         less on more.
         """
-        if not self._noised(now):
+        if not self._noised(context):
             return 1.0
         if self.label_gradient:
             return 2.0
         further = self.target == "LP" and _outputs(encoder) > 2
         return 8 / 7 if further and self._fused(encoder) else 1.0
 
-    def _noised(self, now: Moment) -> bool:
-        return self.lambda_ != 0 and (now.settled or now.epoch >= self.delay)
+    def _noised(self, context: StepContext) -> bool:
+        return self.lambda_ != 0 and (context.settled or context.epoch >= self.delay)
 
     def _fused(self, encoder: Encoder) -> bool:
         return chosen_pga(vars(self), _outputs(encoder), encoder.drops_out) == "fused"
 
-    def _regularised(self, encoder: Encoder, batch: MicroBatch, now: Moment, fused: bool) -> Tensor:
-        with now.clock.phase("clean forward"):
-            self._draw_masks(now, CLEAN)
+    def _regularised(self, encoder: Encoder, batch: MicroBatch, context: StepContext, fused: bool) -> Tensor:
+        with context.clock.phase("clean forward"):
+            self._draw_masks(context, CLEAN)
             looked_up_BLD = encoder.embed(batch.inputs)
             # all passes go through this copy, so that the table takes the gradients of all of them at once
             e_BLD = looked_up_BLD.detach().requires_grad_()
             gamma_BC = encoder.logits(e_BLD, batch.inputs)
             f_B, slope_BC = loss_with_slope(gamma_BC, batch.labels, batch.regression)
 
-        further = self._further_vjps(e_BLD, gamma_BC, slope_BC, now) if fused else []
+        further = self._further_vjps(e_BLD, gamma_BC, slope_BC, context) if fused else []
         if not self.label_gradient:
-            with now.clock.phase("backward"):
+            with context.clock.phase("backward"):
                 (f_B.sum() * batch.share).backward()
             # gamma is a constant from here on, and the clean graph is gone before another one is built
             gamma_BC, f_B = gamma_BC.detach(), f_B.detach()
 
         if fused:
-            delta_BLD, usable_B = self._fused_noise(batch, e_BLD, gamma_BC, slope_BC, further, now)
+            delta_BLD, usable_B = self._fused_noise(batch, e_BLD, gamma_BC, slope_BC, further, context)
         else:
-            delta_BLD, usable_B = self._select_noise(encoder, batch, e_BLD.detach(), gamma_BC.detach(), now)
+            delta_BLD, usable_B = self._select_noise(encoder, batch, e_BLD.detach(), gamma_BC.detach(), context)
 
-        with now.clock.phase("adversarial forward"):
+        with context.clock.phase("adversarial forward"):
             noisy_BLD = e_BLD + delta_BLD
             del delta_BLD, further  # as much memory as embeddings each, which the pass to come can use
-            r_B = self._divergence(encoder, batch, now, noisy_BLD, gamma_BC)
+            r_B = self._divergence(encoder, batch, context, noisy_BLD, gamma_BC)
             broken_B = ~torch.isfinite(r_B.detach())
             if broken_B.any():
                 del r_B
                 usable_B = usable_B & ~broken_B
                 noisy_BLD = torch.where(usable_B.view(-1, 1, 1), noisy_BLD, e_BLD)
-                r_B = self._divergence(encoder, batch, now, noisy_BLD, gamma_BC)
+                r_B = self._divergence(encoder, batch, context, noisy_BLD, gamma_BC)
             r_B = torch.where(usable_B, r_B, 0.0)
 
-        with now.clock.phase("backward"):
+        with context.clock.phase("backward"):
             g = self.lambda_ * r_B.sum() + (f_B.sum() if self.label_gradient else 0.0)
             (g * batch.share).backward()
             if looked_up_BLD.requires_grad:
@@ -307,31 +307,31 @@ class ScalaStep(Step):
             )
 
     def _select_noise(
-        self, encoder: Encoder, batch: MicroBatch, e_BLD: Tensor, gamma_BC: Tensor, now: Moment
+        self, encoder: Encoder, batch: MicroBatch, e_BLD: Tensor, gamma_BC: Tensor, context: StepContext
     ) -> tuple[Tensor, Tensor]:
         """The noise y_T of each sample, and which samples have a finite one."""
         usable_B = torch.ones(len(batch.labels), dtype=torch.bool, device=e_BLD.device)
         if self.noise == "none":
             return torch.zeros_like(e_BLD), usable_B
-        with now.clock.phase("inner forward" if self.noise == "pga" else "adversarial forward"):
-            delta_BLD = self._random_start(batch, e_BLD, now)
+        with context.clock.phase("inner forward" if self.noise == "pga" else "adversarial forward"):
+            delta_BLD = self._random_start(batch, e_BLD, context)
         if self.noise == "gaussian":
             return delta_BLD, usable_B
         if encoder.autocast is not None and self.target == "LP":
-            gamma_BC = self._precise_label(encoder, batch, e_BLD, now)
+            gamma_BC = self._precise_label(encoder, batch, e_BLD, context)
         for t in range(self.pga_steps):
-            g_BLD = self._inner_gradient(encoder, batch, e_BLD, gamma_BC, delta_BLD, now, t)
-            with now.clock.phase("inner backward"):
+            g_BLD = self._inner_gradient(encoder, batch, e_BLD, gamma_BC, delta_BLD, context, t)
+            with context.clock.phase("inner backward"):
                 usable_B = usable_B & _finite(g_BLD)
                 delta_BLD = self._ascend(delta_BLD, _keep(g_BLD, usable_B), batch)
                 del g_BLD
         return _keep(delta_BLD, usable_B), usable_B
 
-    def _further_vjps(self, e_BLD: Tensor, gamma_BC: Tensor, slope_BC: Tensor, now: Moment) -> list[Pulled]:
+    def _further_vjps(self, e_BLD: Tensor, gamma_BC: Tensor, slope_BC: Tensor, context: StepContext) -> list[Pulled]:
         """What the fused way needs of the clean graph beside f's own backward, which comes last and frees it."""
         if self.target == "GT":
             return []
-        with now.clock.phase("inner backward"):
+        with context.clock.phase("inner backward"):
             return [(q_BC, _vjp(gamma_BC, e_BLD, q_BC)) for q_BC in further_directions(slope_BC)]
 
     def _fused_noise(
@@ -341,30 +341,30 @@ class ScalaStep(Step):
         gamma_BC: Tensor,
         slope_BC: Tensor,
         further: list[Pulled],
-        now: Moment,
+        context: StepContext,
     ) -> tuple[Tensor, Tensor]:
         """As `_select_noise`, without passes of its own."""
-        with now.clock.phase("inner backward"):
+        with context.clock.phase("inner backward"):
             # f's backward, if it has been, left its derivative by the embeddings
             g_BLD = _vjp(gamma_BC, e_BLD, slope_BC) if e_BLD.grad is None else e_BLD.grad / batch.share
-            delta_BLD = self._random_start(batch, e_BLD.detach(), now)
+            delta_BLD = self._random_start(batch, e_BLD.detach(), context)
             if self.target == "LP":
                 g_BLD = divergence_gradient(gamma_BC.detach(), slope_BC, g_BLD, further, delta_BLD)
             usable_B = _finite(g_BLD)
             delta_BLD = self._ascend(delta_BLD, _keep(g_BLD, usable_B), batch)
             return _keep(delta_BLD, usable_B), usable_B
 
-    def _random_start(self, batch: MicroBatch, e_BLD: Tensor, now: Moment) -> Tensor:
+    def _random_start(self, batch: MicroBatch, e_BLD: Tensor, context: StepContext) -> Tensor:
         """Gaussian noise of size sigma (without ascent: omega), 0 on padding."""
         size = self.omega if self.noise == "gaussian" else self.sigma
         width, dtype = e_BLD.shape[-1], e_BLD.dtype
-        delta_BLD = normal_noise(now.seed, now.step, batch.samples, batch.positions_BL, width, dtype)
+        delta_BLD = normal_noise(context.seed, context.step, batch.samples, batch.positions_BL, width, dtype)
         return delta_BLD.mul_(size).mul_(batch.mask_BL1)
 
-    def _precise_label(self, encoder: Encoder, batch: MicroBatch, e_BLD: Tensor, now: Moment) -> Tensor:
+    def _precise_label(self, encoder: Encoder, batch: MicroBatch, e_BLD: Tensor, context: StepContext) -> Tensor:
         """The label gamma as the inner passes would compute it: in full precision, with the clean pass's masks."""
-        with now.clock.phase("inner forward"), torch.no_grad(), encoder.full_precision():
-            self._draw_masks(now, CLEAN)
+        with context.clock.phase("inner forward"), torch.no_grad(), encoder.full_precision():
+            self._draw_masks(context, CLEAN)
             return encoder.logits(e_BLD, batch.inputs)
 
     def _inner_gradient(
@@ -374,19 +374,19 @@ class ScalaStep(Step):
         e_BLD: Tensor,
         gamma_BC: Tensor,
         delta_BLD: Tensor,
-        now: Moment,
+        context: StepContext,
         t: int,
     ) -> Tensor:
         """d/d_delta of the SUM over samples: a sample's noise must not depend on the batch. No weight gradients."""
         delta_BLD = delta_BLD.detach().requires_grad_()
-        with now.clock.phase("inner forward"), encoder.full_precision():
-            self._draw_masks(now, INNER + t)
+        with context.clock.phase("inner forward"), encoder.full_precision():
+            self._draw_masks(context, INNER + t)
             logits_BC = encoder.logits(e_BLD + delta_BLD, batch.inputs)
             if self.target == "GT":
                 raised = task_loss(logits_BC, batch.labels, batch.regression).sum()
             else:
                 raised = output_divergence(gamma_BC, logits_BC, batch.regression).sum()
-        with now.clock.phase("inner backward"):
+        with context.clock.phase("inner backward"):
             return torch.autograd.grad(raised, delta_BLD)[0]
 
     def _ascend(self, delta_BLD: Tensor, g_BLD: Tensor, batch: MicroBatch) -> Tensor:
@@ -398,13 +398,13 @@ class ScalaStep(Step):
         return moved_BLD.clamp_(-self.omega, self.omega).mul_(batch.mask_BL1)
 
     def _divergence(
-        self, encoder: Encoder, batch: MicroBatch, now: Moment, noisy_BLD: Tensor, label_BC: Tensor
+        self, encoder: Encoder, batch: MicroBatch, context: StepContext, noisy_BLD: Tensor, label_BC: Tensor
     ) -> Tensor:
-        self._draw_masks(now, ADVERSARIAL)
+        self._draw_masks(context, ADVERSARIAL)
         return output_divergence(label_BC, encoder.logits(noisy_BLD, batch.inputs), batch.regression)
 
-    def _draw_masks(self, now: Moment, draw: int) -> None:
-        now.seed_dropout(CLEAN if self.masks == "shared" else draw)
+    def _draw_masks(self, context: StepContext, draw: int) -> None:
+        context.seed_dropout(CLEAN if self.masks == "shared" else draw)
 
 
 def _outputs(encoder: Encoder) -> int:

@@ -9,12 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from scala_lab.claims.registry import registry
 from scala_lab.errors import UserError
 from scala_lab.files import new_folder, write_json, write_text
 from scala_lab.report.chapter import MANIFEST_FILE, Chapter, Manifest, Piece, read_chapter
 from scala_lab.report.page import claims_markdown, in_order, render_page
-from scala_lab.study.api import study_names
 from scala_lab.study.profiles import Profile
 from scala_lab.study.verdicts import ClaimRecord
 from scala_lab.sweep.store import MEASUREMENTS_FILE, RUNS_FILE, Records
@@ -78,15 +76,11 @@ def rebuild_report(folder: Path) -> list[Chapter]:
 
 
 def all_claims(chapters: Sequence[Chapter]) -> list[ClaimRecord]:
-    """The claims that the studies judged, and as not run those that they should have: all, if all studies are there."""
+    """The claims that the studies judged, and as not run those that they should have judged."""
     judged = [one for chapter in chapters for one in chapter.claims]
-    known, names = {one.claim.id for one in judged}, {chapter.name for chapter in chapters}
-    complete = names >= set(study_names())
-    missing = [
-        ClaimRecord(claim, ())
-        for claim, _ in registry().values()
-        if claim.id not in known and (complete or claim.study in names)
-    ]
+    known = {one.claim.id for one in judged}
+    studies = [chapter.study for chapter in chapters if chapter.study is not None]
+    missing = [ClaimRecord(claim, ()) for study in studies for claim in study.claims if claim.id not in known]
     return in_order([*judged, *missing])
 
 

@@ -23,7 +23,7 @@ from scala_lab.report.figures.style import figure_files
 from scala_lab.report.tables import Column, columns_of, csv_text, latex_text, markdown_text
 from scala_lab.study.api import Drawing, Findings, Study, Tabulation, find_study, frame_of
 from scala_lab.study.profiles import Profile, find_profile
-from scala_lab.sweep.store import Records, everything
+from scala_lab.sweep.store import Records, unique_items
 
 if TYPE_CHECKING:
     from scala_lab.study.profiles import Profile
@@ -155,7 +155,7 @@ def read_chapter(reference: str, profile: Profile, records: Records) -> Chapter:
             return chapter
         frame = frame_of(cells, records)
         statuses = frame.drop_duplicates("id")["status"].value_counts().to_dict()
-        chapter = replace(chapter, ids=frozenset(everything(cells)), statuses=statuses)
+        chapter = replace(chapter, ids=frozenset(unique_items(cells)), statuses=statuses)
         if not chapter.ran:
             return chapter
         findings = study.analyse(profile, frame)

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from scala_lab.study.profiles import Profile
-    from scala_lab.study.verdicts import ClaimRecord
+    from scala_lab.study.verdicts import Claim, ClaimRecord
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,7 @@ class Study:
             that were not run have status `missing`, failed ones `failed`, diverged ones `diverged`.
         source: Figure or table of the paper; '' for a study beyond it.
         paper_found: What the paper reports, in our words and its figures.
+        claims: What it judges.
     """
 
     name: str
@@ -130,6 +131,7 @@ class Study:
     analyse: Callable[[Profile, pd.DataFrame], Findings]
     source: str = ""
     paper_found: str = ""
+    claims: Sequence[Claim] = ()
 
 
 PACKAGE = "studies"

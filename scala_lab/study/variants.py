@@ -21,7 +21,7 @@ from scala_lab.sweep.cells import Cell
 
 
 @dataclass(frozen=True)
-class Row:
+class MethodVariant:
     """A method as a table names it.
 
     Attributes:
@@ -34,23 +34,23 @@ class Row:
     recipe: str
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
-    def but(self, method: str, **overrides: Any) -> Row:
+    def but(self, method: str, **overrides: Any) -> MethodVariant:
         """This row under another name with some settings changed."""
         return replace(self, method=method, overrides={**self.overrides, **overrides})
 
-    def named(self, method: str) -> Row:
+    def named(self, method: str) -> MethodVariant:
         """The same runs under another name."""
         return replace(self, method=method)
 
 
-BASELINE = Row("baseline", "plain")
-LAMB = Row("LAMB", "lamb")
-SCALA = Row("ScaLA", "scala")
-EFFECTIVE = Row("ScaLA-effective", "scala-effective")
-FREELB = Row("FreeLB", "freelb")
-GAUSSIAN = Row("Gaussian noise", "gaussian")
-TWO_DRAWS = Row("two draws, no noise", "two-draws")
-RDROP = Row("R-Drop", "rdrop")
+BASELINE = MethodVariant("baseline", "plain")
+LAMB = MethodVariant("LAMB", "lamb")
+SCALA = MethodVariant("ScaLA", "scala")
+EFFECTIVE = MethodVariant("ScaLA-effective", "scala-effective")
+FREELB = MethodVariant("FreeLB", "freelb")
+GAUSSIAN = MethodVariant("Gaussian noise", "gaussian")
+TWO_DRAWS = MethodVariant("two draws, no noise", "two-draws")
+RDROP = MethodVariant("R-Drop", "rdrop")
 WITHOUT_DELAY = SCALA.but("without delay", delay=0.0)
 WITHOUT_GROUPS = SCALA.but("without group-wise rates", optimizer="adamw")
 WITHOUT_NOISE = LAMB.named("without PGA-1")
@@ -61,7 +61,7 @@ ONE_DRAW = SCALA.but("noise, one draw", masks="shared")
 
 def tuned_cells(
     profile: Profile,
-    row: Row,
+    row: MethodVariant,
     batch_size: int,
     tasks: Iterable[str] | None = None,
     *,
@@ -84,7 +84,7 @@ def tuned_cells(
 
 def side_cells(
     profile: Profile,
-    row: Row,
+    row: MethodVariant,
     batch_size: int,
     tasks: Iterable[str] | None = None,
     *,
@@ -99,7 +99,7 @@ def side_cells(
 
 def grid_cells(
     profile: Profile,
-    row: Row,
+    row: MethodVariant,
     batch_size: int,
     rates: Iterable[float],
     seeds: Iterable[int],

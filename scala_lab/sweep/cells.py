@@ -14,7 +14,7 @@ import functools
 import hashlib
 import importlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -34,39 +34,62 @@ class Measurement:
     """What to compute.
 
     Attributes:
-        function: `module:name` of a function that takes the runs and the settings, and returns a flat dict that JSON
-            can hold: numbers, texts, lists of numbers.
+        function: Takes the runs and the settings, and returns a flat dict that JSON can hold: numbers, texts, lists of
+            numbers. It stands at the top level of a module, so that other processes can import it.
         of: The runs it looks at; they are trained first.
         settings: Keywords of the function; plain values.
         alone: Whether nothing else may run meanwhile, because time is measured.
     """
 
-    function: str
+    function: Callable[..., dict[str, Any]]
     of: tuple[RunSpec, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     alone: bool = False
 
+    def __post_init__(self) -> None:
+        if "<" in self.path:
+            raise UserError(f"measurement {self.path} stands inside another function: other processes cannot import it")
+
+    @property
+    def path(self) -> str:
+        """Where the function is found: `module:name`."""
+        return f"{self.function.__module__}:{self.function.__qualname__}"
+
     @functools.cached_property
     def id(self) -> str:
         """Hash of all that determines the result."""
-        words = [MEASUREMENT_VERSION, self.function, [spec.run_id for spec in self.of], dict(self.settings)]
+        words = [MEASUREMENT_VERSION, self.path, [spec.run_id for spec in self.of], dict(self.settings)]
         text = json.dumps(words, sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property
     def name(self) -> str:
         """A short name for people."""
-        what = self.function.rpartition(":")[2].replace("_", "-")
+        what = self.function.__name__.replace("_", "-")
         return "-".join([what, *([self.of[0].recipe.method] if self.of else []), self.id[:8]])
 
     def compute(self, runs: Sequence[RunResult]) -> dict[str, Any]:
         """Call the function on the trained runs, in the order of `of`."""
-        module, _, function = self.function.partition(":")
+        return self.function(runs, **self.settings)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for another process."""
+        return {
+            "function": self.path,
+            "of": [spec.to_dict() for spec in self.of],
+            "settings": dict(self.settings),
+            "alone": self.alone,
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Measurement:
+        """The measurement that `to_json` wrote."""
+        module, _, name = values["function"].partition(":")
         try:
-            measure = getattr(importlib.import_module(module), function)
+            function = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as error:
-            raise UserError(f"measurement {self.function!r} cannot be found: {error}") from None
-        return measure(runs, **self.settings)
+            raise UserError(f"measurement {values['function']!r} cannot be found: {error}") from None
+        return cls(function, tuple(map(RunSpec.from_dict, values["of"])), values["settings"], values["alone"])
 
 
 class Cell:

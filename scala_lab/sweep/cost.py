@@ -18,7 +18,7 @@ from scala_lab.errors import UserError
 from scala_lab.methods.cost import passes_per_sample
 from scala_lab.methods.recipes import find_recipe
 from scala_lab.sweep.cells import Cell, Measurement
-from scala_lab.sweep.store import RunStore, everything
+from scala_lab.sweep.store import RunStore, unique_items
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def estimate(
         processes: Jobs at once, as `LocalPool` takes it.
         timed: Whether to estimate the time, which takes a second of training for each kind of run.
     """
-    things = list(everything(cells).values())
+    things = list(unique_items(cells).values())
     specs = [what.resolved() for what in things if isinstance(what, RunSpec)]
     measurements = [what for what in things if isinstance(what, Measurement)]
     plans = [plan(spec) for spec in specs]
@@ -153,9 +153,9 @@ def _seconds(
     except UserError as error:
         return None, [f"the time is not estimated: {error}"]
     known = _mean_seconds(store) if store is not None else {}
-    unknown = Counter(what.function for what in measurements if what.function not in known)
+    unknown = Counter(what.path for what in measurements if what.path not in known)
     for what in measurements:
-        seconds = known.get(what.function, 0.0)
+        seconds = known.get(what.path, 0.0)
         if what.alone:
             alone += seconds
         else:

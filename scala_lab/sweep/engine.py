@@ -13,7 +13,16 @@ from scala_lab.config import RunSpec
 from scala_lab.sweep.cells import Cell, Measurement
 from scala_lab.sweep.cost import expected_cost
 from scala_lab.sweep.progress import SweepView, open_view
-from scala_lab.sweep.store import ENDED, Records, RunStore, What, check_root, check_same_inputs, everything, key_of
+from scala_lab.sweep.store import (
+    ENDED,
+    Records,
+    RunStore,
+    WorkItem,
+    check_root,
+    check_same_inputs,
+    key_of,
+    unique_items,
+)
 from scala_lab.sweep.work import Ending, Executor, Job, carry_out
 
 POLL_SECONDS = 0.5
@@ -67,7 +76,7 @@ class _Sweep:
         self.store, self.executor, self.view = store, executor, view
         self.jobs = {
             key: Job(_resolved(what), store.root.absolute(), save_every, retry_failed)
-            for key, what in everything(cells).items()
+            for key, what in unique_items(cells).items()
         }
         self.costs = {key: expected_cost(job.what) for key, job in self.jobs.items()}
         self.needs = {key: [key_of(spec) for spec in _needs(job.what)] for key, job in self.jobs.items()}
@@ -82,7 +91,7 @@ class _Sweep:
         done = [job.what for key, job in self.jobs.items() if key not in self.left]
         check_same_inputs(store, done)
         for what in done:
-            store.clear_claim(what)
+            store.remove_stale_lock(what)
         self.under_way: set[str] = set()
         self.held: set[str] = set()
         self.deaths: dict[str, int] = {}
@@ -121,12 +130,12 @@ class _Sweep:
         elif ending.outcome == "held":
             self.held.add(ending.key)
         else:
-            self._mourn(ending)
+            self._retry_or_fail(ending)
 
     def _look_at_held(self) -> None:
         """See how far other processes have come with what they hold, and take over what they let go unfinished."""
         for key in list(self.held):
-            if self.store.is_claimed(self.left[key].what):
+            if self.store.is_locked(self.left[key].what):
                 continue
             self.held.discard(key)
             if self.store.status(self.left[key].what) in ENDED:
@@ -134,7 +143,7 @@ class _Sweep:
             else:
                 self.under_way.discard(key)
 
-    def _mourn(self, ending: Ending) -> None:
+    def _retry_or_fail(self, ending: Ending) -> None:
         """Try again what died with its process, unless it died twice without having come any further."""
         job = self.left[ending.key]
         run = self.store.run(job.what) if isinstance(job.what, RunSpec) else None
@@ -164,7 +173,7 @@ class _Sweep:
             self.view.learn(self.jobs[key].what, self.costs[key], seconds)
 
 
-def _needs(what: What) -> tuple[RunSpec, ...]:
+def _needs(what: WorkItem) -> tuple[RunSpec, ...]:
     return what.of if isinstance(what, Measurement) else ()
 
 
@@ -172,7 +181,7 @@ def _alone(job: Job) -> bool:
     return isinstance(job.what, Measurement) and job.what.alone
 
 
-def _resolved(what: What) -> What:
+def _resolved(what: WorkItem) -> WorkItem:
     """The same with every default filled in here, so that it means the same on a machine with other cores."""
     if isinstance(what, Measurement):
         return replace(what, of=tuple(spec.resolved() for spec in what.of))

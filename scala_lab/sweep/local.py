@@ -24,7 +24,7 @@ from typing import IO
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
 from scala_lab.processes import LAUNCHER, end_process, end_with_launcher
-from scala_lab.sweep.work import Ending, Job, way_to_our_modules
+from scala_lab.sweep.work import Ending, Job, child_pythonpath
 
 READY = "ready"
 
@@ -36,9 +36,9 @@ def main() -> int:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a run prints is no answer
     from scala_lab.sweep.work import Job, carry_out
-    from scala_lab.training.preparation import keep_inputs
+    from scala_lab.training.preparation import cache_inputs
 
-    keep_inputs()
+    cache_inputs()
     _answer(answers, READY)
     for line in sys.stdin:
         _forget_peak_memory()
@@ -193,7 +193,7 @@ class _Worker:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             bufsize=0,
-            env={**os.environ, "PYTHONPATH": way_to_our_modules(), LAUNCHER: str(os.getpid())},
+            env={**os.environ, "PYTHONPATH": child_pythonpath(), LAUNCHER: str(os.getpid())},
         )
 
     @property

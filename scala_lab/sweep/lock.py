@@ -24,7 +24,7 @@ STALE_SECONDS = 120.0
 
 
 @contextmanager
-def claimed(file: Path) -> Iterator[bool]:
+def locked(file: Path) -> Iterator[bool]:
     """Hold a claim for the block; yields whether it could be had. The file exists only while it is held."""
     handle = _take(file)
     if handle is None:
@@ -41,7 +41,7 @@ def claimed(file: Path) -> Iterator[bool]:
         _let_go(file, handle)
 
 
-def is_claimed(file: Path) -> bool:
+def is_locked(file: Path) -> bool:
     """Whether another process holds the claim now."""
     if not file.exists():
         return False

@@ -19,7 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from scala_lab.sweep.cells import Measurement
-from scala_lab.sweep.store import What
+from scala_lab.sweep.store import WorkItem
 from scala_lab.sweep.work import Job
 
 
@@ -29,13 +29,13 @@ class Pace:
     def __init__(self) -> None:
         self._seen: dict[object, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
 
-    def learn(self, what: What, cost: float, seconds: float) -> None:
+    def learn(self, what: WorkItem, cost: float, seconds: float) -> None:
         """Take note of how long something took."""
         for kind in _kinds(what):
             costs, total = self._seen[kind]
             self._seen[kind] = costs + _weight(what, cost), total + seconds
 
-    def expect(self, what: What, cost: float) -> float | None:
+    def expect(self, what: WorkItem, cost: float) -> float | None:
         """Seconds that something will take, or None as long as nothing like it was seen."""
         for kind in _kinds(what):
             costs, total = self._seen.get(kind, (0.0, 0.0))
@@ -43,7 +43,7 @@ class Pace:
                 return total / costs * _weight(what, cost)
         return None
 
-    def left(self, left: Iterable[tuple[What, float]], at_once: float) -> float | None:
+    def left(self, left: Iterable[tuple[WorkItem, float]], at_once: float) -> float | None:
         """Seconds until all is done, or None as long as nothing was seen of what is left.
 
         What is to be alone takes its time by itself; kinds that were never seen are left out.
@@ -61,17 +61,17 @@ class Pace:
         return together / at_once + alone if known else None
 
 
-def _kinds(what: What) -> list[object]:
+def _kinds(what: WorkItem) -> list[object]:
     """What it is like, the closest likeness first."""
     if isinstance(what, Measurement):
-        return [what.function]
+        return [what.path]
     return [(what.encoder.model, what.batches.batch_size, what.optim.optimizer), RUNS]
 
 
 RUNS = "runs"
 
 
-def _weight(what: What, cost: float) -> float:
+def _weight(what: WorkItem, cost: float) -> float:
     return 1.0 if isinstance(what, Measurement) else cost
 
 
@@ -86,7 +86,7 @@ class SweepView(Protocol):
         """Hear what there is, what it costs, and how those ended that were there before."""
         ...
 
-    def learn(self, what: What, cost: float, seconds: float) -> None:
+    def learn(self, what: WorkItem, cost: float, seconds: float) -> None:
         """Hear how long something took."""
         ...
 
@@ -108,7 +108,7 @@ class Silent(AbstractContextManager["Silent"]):
     def begin(self, jobs: Mapping[str, Job], costs: Mapping[str, float], over: Mapping[str, str]) -> None:
         """Say nothing."""
 
-    def learn(self, what: What, cost: float, seconds: float) -> None:
+    def learn(self, what: WorkItem, cost: float, seconds: float) -> None:
         """Say nothing."""
 
     def ended(self, key: str, status: str) -> None:
@@ -149,7 +149,7 @@ class ConsoleView:
         if not self.console.is_terminal:
             self._say(self._summary())
 
-    def learn(self, what: What, cost: float, seconds: float) -> None:
+    def learn(self, what: WorkItem, cost: float, seconds: float) -> None:
         """Keep it for the time that is left."""
         self._pace.learn(what, cost, seconds)
 

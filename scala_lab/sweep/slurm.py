@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
 from scala_lab.sweep.cells import Measurement
-from scala_lab.sweep.work import Ending, Job, Outcome, carry_out, way_to_our_modules
+from scala_lab.sweep.work import Ending, Job, Outcome, carry_out, child_pythonpath
 
 if TYPE_CHECKING:
     import submitit
@@ -221,7 +221,7 @@ class SlurmCluster:
             ntasks_per_node=1,
             cpus_per_task=resources.cpus,
             array_parallelism=self.most_at_once,
-            setup=[f"export PYTHONPATH={way_to_our_modules()!r}", *self.setup],
+            setup=[f"export PYTHONPATH={child_pythonpath()!r}", *self.setup],
             srun_args=[f"--cpus-per-task={resources.cpus}"],  # which srun no longer takes from sbatch
             use_srun=resources.nodes == 1,  # else the job's one process starts srun itself, when it has its claim
             **{name: value for name, value in asked.items() if value is not None},

@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 from scala_lab.config import DataSpec, RunSpec
 from scala_lab.errors import UserError
-from scala_lab.files import strict, write_json, write_text
+from scala_lab.files import nan_to_null, write_json, write_text
 from scala_lab.sweep.cells import Cell, Measurement
-from scala_lab.sweep.lock import claimed, is_claimed, on_this_host
+from scala_lab.sweep.lock import is_locked, locked, on_this_host
 
 if TYPE_CHECKING:
     from scala_lab.sweep.cells import Cell
@@ -81,7 +81,7 @@ class Records:
     def write(self, folder: Path) -> None:
         """Write both files, in the order of ids, so that equal records are equal files."""
         for name, records in ((RUNS_FILE, self.runs), (MEASUREMENTS_FILE, self.measurements)):
-            lines = [json.dumps(strict(records[key]), allow_nan=False) + "\n" for key in sorted(records)]
+            lines = [json.dumps(nan_to_null(records[key]), allow_nan=False) + "\n" for key in sorted(records)]
             write_text(folder / name, "".join(lines))
 
     @classmethod
@@ -120,7 +120,7 @@ def _epochs(file: Path) -> list[dict[str, Any]]:
     return [{**{name: line.get(name) for name in kept}, **line["eval"]} for line in lines if "eval" in line]
 
 
-What = RunSpec | Measurement
+WorkItem = RunSpec | Measurement
 """What a cell is about."""
 
 ENDED = ("finished", "diverged", "failed")
@@ -164,7 +164,7 @@ class RunStore:
             raise UserError(f"{file} is damaged ({error}): delete it to measure again") from None
         return record
 
-    def status(self, what: What) -> str:
+    def status(self, what: WorkItem) -> str:
         """missing, running (also when interrupted), finished, diverged or failed."""
         if isinstance(what, Measurement):
             record = self.measurement(what)
@@ -172,7 +172,7 @@ class RunStore:
         run = self.run(what)
         return "missing" if run is None else run.status
 
-    def seconds(self, what: What) -> float | None:
+    def seconds(self, what: WorkItem) -> float | None:
         """How long something took, or None if its record does not say."""
         if isinstance(what, Measurement):
             record = self.measurement(what)
@@ -181,17 +181,17 @@ class RunStore:
         timing = run.record.get("timing") if run is not None else None
         return None if timing is None else timing["train_seconds"] + timing["evaluation_seconds"]
 
-    def by_status(self, cells: Iterable[Cell]) -> dict[str, list[What]]:
+    def by_status(self, cells: Iterable[Cell]) -> dict[str, list[WorkItem]]:
         """What the cells are about and the runs they need, each once, by status."""
-        found: dict[str, list[What]] = {}
-        for what in everything(cells).values():
+        found: dict[str, list[WorkItem]] = {}
+        for what in unique_items(cells).values():
             found.setdefault(self.status(what), []).append(what)
         return found
 
     def records(self, cells: Iterable[Cell]) -> Records:
         """What is there of the cells and of the runs they need."""
         records = Records()
-        for key, what in everything(cells).items():
+        for key, what in unique_items(cells).items():
             if isinstance(what, Measurement):
                 record = self.measurement(what)
                 if record is not None:
@@ -202,19 +202,19 @@ class RunStore:
                     records.runs[key] = run_record(run)
         return records
 
-    def claim(self, what: What) -> AbstractContextManager[bool]:
+    def claim(self, what: WorkItem) -> AbstractContextManager[bool]:
         """Hold a run or a measurement for a block, which learns whether it may work on it."""
-        return claimed(self._claim_file(what))
+        return locked(self._lock_file(what))
 
-    def is_claimed(self, what: What) -> bool:
+    def is_locked(self, what: WorkItem) -> bool:
         """Whether some process is working on it."""
-        return is_claimed(self._claim_file(what))
+        return is_locked(self._lock_file(what))
 
-    def clear_claim(self, what: What) -> None:
+    def remove_stale_lock(self, what: WorkItem) -> None:
         """Remove the file of a claim that nobody holds: one whose process was killed between its last two acts."""
-        self.is_claimed(what)
+        self.is_locked(what)
 
-    def quiet(self, what: What) -> AbstractContextManager[None]:
+    def quiet(self, what: WorkItem) -> AbstractContextManager[None]:
         """For a block: nothing else of this store runs on this host beside a measurement that is to be alone."""
         return on_this_host(self.root / "claims" / "busy", isinstance(what, Measurement) and what.alone)
 
@@ -231,7 +231,7 @@ class RunStore:
         record = {
             "id": measurement.id,
             "name": measurement.name,
-            "function": measurement.function,
+            "function": measurement.path,
             "settings": dict(measurement.settings),
             "of": [spec.run_id for spec in measurement.of],
             "status": "failed" if result is None else "finished",
@@ -241,7 +241,7 @@ class RunStore:
         }
         write_json(self.measurement_file(measurement), {**record, "traceback": trace} if trace else record)
 
-    def record_failure(self, what: What, error: str, trace: str | None = None) -> None:
+    def record_failure(self, what: WorkItem, error: str, trace: str | None = None) -> None:
         """Note that a run or measurement could not be had, and why."""
         if isinstance(what, Measurement):
             self.record_measurement(what, error=error, trace=trace)
@@ -261,7 +261,7 @@ class RunStore:
         failure = {"status": "failed", "error": error, **({"traceback": trace} if trace else {})}
         write_json(self.run_folder(what) / "run.json", {**record, **failure})
 
-    def forget_failure(self, what: What) -> None:
+    def forget_failure(self, what: WorkItem) -> None:
         """Make room to try again what failed; what a run has saved to go on from is kept."""
         if isinstance(what, Measurement):
             self.measurement_file(what).unlink(missing_ok=True)
@@ -270,18 +270,18 @@ class RunStore:
         if run is not None and not run.record["fingerprints"]:  # it failed before its inputs were known
             (run.folder / "run.json").unlink()
 
-    def _claim_file(self, what: What) -> Path:
+    def _lock_file(self, what: WorkItem) -> Path:
         return self.root / "claims" / key_of(what)
 
 
-def key_of(what: What) -> str:
+def key_of(what: WorkItem) -> str:
     """The id of a run or a measurement."""
     return what.id if isinstance(what, Measurement) else what.run_id
 
 
-def everything(cells: Iterable[Cell]) -> dict[str, What]:
+def unique_items(cells: Iterable[Cell]) -> dict[str, WorkItem]:
     """What the cells are about and the runs they need, by id, each once: runs before the measurements of them."""
-    found: dict[str, What] = {}
+    found: dict[str, WorkItem] = {}
     for cell in cells:
         for what in (*cell.specs, cell.what):
             found.setdefault(key_of(what), what)
@@ -299,7 +299,7 @@ def check_root(root: Path) -> None:
         raise UserError(f"the store {root} cannot be written to: {place} is read-only")
 
 
-def check_same_inputs(store: RunStore, whats: Iterable[What]) -> None:
+def check_same_inputs(store: RunStore, whats: Iterable[WorkItem]) -> None:
     """Refuse a store with runs of these specs on other data or another model than those at hand.
 
     What is not at hand cannot be compared: reports can be drawn without the data.

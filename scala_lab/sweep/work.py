@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
 from scala_lab.sweep.cells import Measurement
-from scala_lab.sweep.store import ENDED, RunStore, What, key_of
+from scala_lab.sweep.store import ENDED, RunStore, WorkItem, key_of
 
 if TYPE_CHECKING:
     from scala_lab.training.run_dir import RunResult
@@ -43,7 +43,7 @@ class Job:
         retry_failed: Whether what failed before is tried again.
     """
 
-    what: What
+    what: WorkItem
     store: Path
     save_every: float = 60.0
     retry_failed: bool = False
@@ -67,21 +67,15 @@ class Job:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for another process."""
-        if isinstance(self.what, Measurement):
-            what = {each.name: getattr(self.what, each.name) for each in fields(self.what)}
-            what |= {"settings": dict(self.what.settings), "of": [spec.to_dict() for spec in self.what.of]}
-        else:
-            what = self.what.to_dict()
+        what = self.what.to_json() if isinstance(self.what, Measurement) else self.what.to_dict()
         return {"what": what, "store": str(self.store), "options": [self.save_every, self.retry_failed]}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Job:
         """The job that `to_json` wrote."""
         what = values["what"]
-        if "function" in what:
-            specs = tuple(RunSpec.from_dict(spec) for spec in what["of"])
-            return cls(Measurement(**{**what, "of": specs}), Path(values["store"]), *values["options"])
-        return cls(RunSpec.from_dict(what), Path(values["store"]), *values["options"])
+        item: WorkItem = Measurement.from_json(what) if "function" in what else RunSpec.from_dict(what)
+        return cls(item, Path(values["store"]), *values["options"])
 
 
 def carry_out(job: Job, train: Callable[..., object] | None = None) -> Outcome:
@@ -208,7 +202,7 @@ class Executor(Protocol):
         ...
 
 
-def way_to_our_modules() -> str:
+def child_pythonpath() -> str:
     """A PYTHONPATH on which another process of this interpreter finds every module that this one finds."""
     entries = (entry or os.getcwd() for entry in sys.path)
     own = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix})

@@ -59,19 +59,19 @@ class ConcaveQuadratic:
         return np.array(gaps)
 
 
-def random_quadratic(kind: str, ratio: float, chance: np.random.Generator, width: int = 16) -> ConcaveQuadratic:
+def random_quadratic(kind: str, ratio: float, rng: np.random.Generator, width: int = 16) -> ConcaveQuadratic:
     """A problem with C = 1 and S = ratio.
 
     Args:
         kind: box or sparse.
         ratio: S / C.
-        chance: Draws its eigenvectors, its eigenvalues between the two ends, and where the maximiser lies.
+        rng: Draws its eigenvectors, its eigenvalues between the two ends, and where the maximiser lies.
         width: Dimensions.
     """
-    rotation, _ = np.linalg.qr(chance.normal(size=(width, width)))
-    values = np.concatenate([[1.0, ratio], chance.uniform(1, ratio, width - 2)])
+    rotation, _ = np.linalg.qr(rng.normal(size=(width, width)))
+    values = np.concatenate([[1.0, ratio], rng.uniform(1, ratio, width - 2)])
     A = rotation @ np.diag(values) @ rotation.T
-    peak = chance.normal(size=width)
+    peak = rng.normal(size=width)
     if kind == "sparse":
         kept = width // 4
         peak = _largest(peak, kept)
@@ -123,8 +123,8 @@ ROUNDING = 1e-12
 
 def ascent_rates(kind: str, ratio: float, problems: int, steps: int, seed: int = 0) -> AscentRates:
     """Ascend on random problems and fit how the gap shrinks."""
-    chance = np.random.default_rng([seed, round(1000 * ratio)])
-    rows = np.stack([random_quadratic(kind, ratio, chance).ascend(steps) for _ in range(problems)])
+    rng = np.random.default_rng([seed, round(1000 * ratio)])
+    rows = np.stack([random_quadratic(kind, ratio, rng).ascend(steps) for _ in range(problems)])
     gaps = rows / rows[:, :1]
     gaps[np.minimum.accumulate(gaps, axis=1) < ROUNDING] = np.nan
     fits = [_fit(row[np.isfinite(row)]) for row in gaps]

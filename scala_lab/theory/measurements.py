@@ -77,9 +77,9 @@ def envelope_gradients(
         "largest_alpha": largest,
     }
     for count in steps:
-        chance = np.random.default_rng([seed, count])
+        rng = np.random.default_rng([seed, count])
         descent = Descent(count, lower, upper, printed_batch(problem, count, lower, upper) if batch == "growing" else 1)
-        iterates = descent.iterates(problem, start, inner, _spread(count, chance), chance)
+        iterates = descent.iterates(problem, start, inner, _spread(count, rng), rng)
         squares = (envelope_gradient(problem, iterates, tol=1e-6) ** 2).sum((-2, -1))
         found["batches"].append(descent.batch)
         found[f"squared_gradient_{count}"] = squares.mean(0).tolist()
@@ -87,10 +87,10 @@ def envelope_gradients(
     return found
 
 
-def _spread(steps: int, chance: np.random.Generator) -> np.ndarray:
+def _spread(steps: int, rng: np.random.Generator) -> np.ndarray:
     """Steps from 0 to T - 1, one drawn uniformly from each of equal parts: the mean over them is unbiased."""
     parts = min(POINTS, steps)
-    return np.unique(((np.arange(parts) + chance.random(parts)) * steps / parts).astype(int))
+    return np.unique(((np.arange(parts) + rng.random(parts)) * steps / parts).astype(int))
 
 
 def ascent_gaps(

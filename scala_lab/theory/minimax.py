@@ -112,9 +112,9 @@ class MinimaxProblem:
         """Gradient of g: that of f at the maximiser, which is unique (Danskin)."""
         return self.gradient_x(x, self.best_response(x))
 
-    def noisy_gradient_x(self, x: np.ndarray, y: np.ndarray, batch: int, chance: np.random.Generator) -> np.ndarray:
+    def noisy_gradient_x(self, x: np.ndarray, y: np.ndarray, batch: int, rng: np.random.Generator) -> np.ndarray:
         """Mean of `batch` stochastic gradients, drawn at once: a mean of exponentials is a Gamma variable."""
-        centred = chance.gamma(batch, 1 / batch, x.shape) - 1
+        centred = rng.gamma(batch, 1 / batch, x.shape) - 1
         return self.gradient_x(x, y) + (self.deviations_H[:, None] / np.sqrt(x.shape[-1])) * centred
 
 
@@ -198,7 +198,7 @@ class Descent:
         start: np.ndarray,
         oracle: Oracle,
         kept: np.ndarray,
-        chance: np.random.Generator,
+        rng: np.random.Generator,
     ) -> np.ndarray:
         """x_t at the steps `kept` (sorted), stacked along a new first axis.
 
@@ -207,14 +207,14 @@ class Descent:
             start: x_0, with any number of leading axes for independent repetitions.
             oracle: The inner player.
             kept: Steps between 0 and T - 1.
-            chance: Draws the samples.
+            rng: Draws the samples.
         """
         x, found = start.copy(), []
         wanted = set(kept.tolist())
         for step in range(int(kept[-1]) + 1):
             if step in wanted:
                 found.append(x.copy())
-            noisy = problem.noisy_gradient_x(x, oracle(problem, x), self.batch, chance)
+            noisy = problem.noisy_gradient_x(x, oracle(problem, x), self.batch, rng)
             lengths = np.sqrt((noisy**2).sum(-1, keepdims=True))
             scales = np.clip(np.sqrt((x**2).sum(-1, keepdims=True)), self.lower, self.upper)
             x -= self.rate * scales * noisy / np.maximum(lengths, np.finfo(float).tiny)

@@ -21,7 +21,7 @@ from scala_lab.timing.hosts import open_hosts
 from scala_lab.timing.model import FREE, Compute, Link, Load, Network, StepModel, fit_compute, fit_link
 
 if TYPE_CHECKING:
-    from scala_lab.training.distributed import Places
+    from scala_lab.training.distributed import WorkerLauncher
 
 
 WITHIN = "within a host"
@@ -134,7 +134,7 @@ def _places_for_workers(spec: RunSpec) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
-def _measure(spec: RunSpec, pieces: list[str], seconds: float, places: Places | None = None) -> dict[str, Any]:
+def _measure(spec: RunSpec, pieces: list[str], seconds: float, places: WorkerLauncher | None = None) -> dict[str, Any]:
     from scala_lab.training.distributed import run_workers
 
     spec = spec.resolved()

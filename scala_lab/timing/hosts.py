@@ -107,7 +107,7 @@ def open_hosts(count: int, rate: str | None = None) -> Iterator[Hosts]:
         UserError: This machine or this user cannot have them, or the rate is none.
     """
     bits = None if rate is None else bits_per_second(rate)
-    lack = why_not()
+    lack = unsupported_reason()
     if lack is not None:
         raise UserError(lack)
     with ExitStack() as stack:
@@ -125,7 +125,7 @@ def open_hosts(count: int, rate: str | None = None) -> Iterator[Hosts]:
         yield hosts
 
 
-def why_not() -> str | None:
+def unsupported_reason() -> str | None:
     """What this machine or this user lacks to have hosts, as a sentence; None where nothing is lacking."""
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:

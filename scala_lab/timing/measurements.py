@@ -9,8 +9,6 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from scala_lab.timing.model import Load
-from scala_lab.timing.phases import phase_seconds
-from scala_lab.timing.timed_run import timed_runs
 
 if TYPE_CHECKING:
     from scala_lab.training.run_dir import RunResult
@@ -37,6 +35,8 @@ def phases(
         kept the machine busy.
     """
     wall, cpu = time.perf_counter(), time.process_time()
+    from scala_lab.timing.phases import phase_seconds
+
     found = phase_seconds({name: run.spec for name, run in zip(names, runs, strict=True)}, steps, warmup)
     share = (time.process_time() - cpu) / (time.perf_counter() - wall) / threads
     lists = {f"{name}:{phase}": values for name, by_phase in found.items() for phase, values in by_phase.items()}
@@ -70,13 +70,15 @@ def step_times(
         its like; `name:steps_per_epoch`; `gradient_bytes` and `matmul_rate`. Where this machine cannot have two hosts,
         only `lack`: the reason.
     """
-    from scala_lab.timing.hosts import open_hosts, why_not
+    from scala_lab.timing.hosts import open_hosts, unsupported_reason
 
-    lack = None if rate is None else why_not()
+    lack = None if rate is None else unsupported_reason()
     if lack is not None:
         return {"lack": lack}
     specs = {name: run.spec for name, run in zip(names, runs, strict=True)}
     with nullcontext() if rate is None else open_hosts(2, rate) as places:
+        from scala_lab.timing.timed_run import timed_runs
+
         found = timed_runs(specs, workers, steps, warmup, places)
     result: dict[str, Any] = {}
     for name, timed in found.items():
@@ -103,9 +105,9 @@ def calibration(runs: Sequence[RunResult], *, rates: Sequence[str], seconds: flo
         The calibration's own values, links without limit having none (None) for bandwidth.
     """
     from scala_lab.timing.calibration import calibrate
-    from scala_lab.timing.hosts import why_not
+    from scala_lab.timing.hosts import unsupported_reason
 
-    return calibrate(runs[0].spec, rates if why_not() is None else (), seconds).to_dict()
+    return calibrate(runs[0].spec, rates if unsupported_reason() is None else (), seconds).to_dict()
 
 
 def paper_projection(runs: Sequence[RunResult], *, model: str, workers: Sequence[int]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from scala_lab.config import RunSpec
 from scala_lab.timing.model import Load
 
 if TYPE_CHECKING:
-    from scala_lab.training.distributed import Places
+    from scala_lab.training.distributed import WorkerLauncher
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class TimedRun:
 
 
 def timed_runs(
-    specs: Mapping[str, RunSpec], workers: int, steps: int, warmup: int, places: Places | None = None
+    specs: Mapping[str, RunSpec], workers: int, steps: int, warmup: int, places: WorkerLauncher | None = None
 ) -> dict[str, TimedRun]:
     """Time the steps of specs in the same processes, those of one task in turns; no run folder is written.
 

@@ -178,7 +178,7 @@ class WorkerFailure(RuntimeError):
         self.fault = fault
 
 
-class Places(Protocol):
+class WorkerLauncher(Protocol):
     """Where workers are started, when it is not simply here: hosts that see this one's files."""
 
     def start(
@@ -189,7 +189,11 @@ class Places(Protocol):
 
 
 def launch_workers(
-    spec: RunSpec, out: Path, options: dict[str, Any], first_record: dict[str, Any], places: Places | None = None
+    spec: RunSpec,
+    out: Path,
+    options: dict[str, Any],
+    first_record: dict[str, Any],
+    places: WorkerLauncher | None = None,
 ) -> RunResult:
     """Have several workers train a run, and return what they left in `out`; see `run_workers`.
 
@@ -209,7 +213,7 @@ def launch_workers(
     return result
 
 
-def run_workers(module: str, job: dict[str, Any], machine: MachineSpec, places: Places | None = None) -> None:
+def run_workers(module: str, job: dict[str, Any], machine: MachineSpec, places: WorkerLauncher | None = None) -> None:
     """Run `python -m MODULE JOB` once per worker and wait; a worker leaves word of its fault in JOB's complaints.
 
     When one worker fails the others are stopped. Workers watch this process and end when it is gone.
@@ -229,7 +233,7 @@ def run_workers(module: str, job: dict[str, Any], machine: MachineSpec, places: 
         raise_failure(fault)
 
 
-def _run(module: str, job: dict[str, Any], machine: MachineSpec, places: Places | None) -> Fault | None:
+def _run(module: str, job: dict[str, Any], machine: MachineSpec, places: WorkerLauncher | None) -> Fault | None:
     """Run workers to their end, here or elsewhere; returns why they failed, None if all ended well."""
     start = _start_here if places is None else places.start
     with tempfile.TemporaryDirectory(prefix="scala-lab-") as complaints:

@@ -38,13 +38,13 @@ R = TypeVar("R")
 _keeping = False
 
 
-def keep_inputs() -> None:
+def cache_inputs() -> None:
     """From now on keep what this process loads: for workers of a sweep, whose files do not change under them."""
     global _keeping
     _keeping = True
 
 
-def kept(most: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def cached_loader(most: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a loader return what it returned before for the same arguments, once `keep_inputs` was called.
 
     Args:
@@ -93,7 +93,7 @@ def prepare(spec: RunSpec) -> Prepared:
     return prepare_data(spec.data, spec.encoder.model)
 
 
-@kept(most=8)
+@cached_loader(most=8)
 def prepare_data(data: DataSpec, model: str) -> Prepared:
     """Load a task's rows and tokenise them for a model; tokens come from the cache where they are known."""
     quiet_transformers()
@@ -142,7 +142,7 @@ def admit_model(
     return prepared.admissions[use, dropout]
 
 
-@kept(most=2)
+@cached_loader(most=2)
 def _load_classifier(
     model: str,
     task: Task,

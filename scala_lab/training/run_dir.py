@@ -23,7 +23,7 @@ import torch
 
 from scala_lab.config import RunSpec, differences
 from scala_lab.errors import UserError
-from scala_lab.files import new_folder, strict, write_json
+from scala_lab.files import nan_to_null, new_folder, write_json
 from scala_lab.training.progress import open_events
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ class RunWriter:
 
     def log(self, line: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
-        self._log.write(json.dumps(strict(line), allow_nan=False).encode() + b"\n")
+        self._log.write(json.dumps(nan_to_null(line), allow_nan=False).encode() + b"\n")
         self._log.flush()
         if self._events is not None:
             self._events.add(line)

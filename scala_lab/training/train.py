@@ -16,7 +16,7 @@ from scala_lab.models.loading import locate_model
 from scala_lab.optim.lamb import Lamb
 from scala_lab.processes import orphaned
 from scala_lab.training.distributed import (
-    Places,
+    WorkerLauncher,
     check_devices,
     join_world,
     launch_workers,
@@ -48,7 +48,7 @@ def train(
     progress: bool = False,
     save_every: float = 60.0,
     tensorboard: bool = False,
-    places: Places | None = None,
+    places: WorkerLauncher | None = None,
 ) -> RunResult:
     """Train a run and return its record.
 

@@ -26,7 +26,7 @@ from scala_lab.config import RunSpec, planned_steps
 from scala_lab.data.tasks import Task, compute_metrics
 from scala_lab.data.tokens import Padding, TokenSplit, collate, cut_by_length
 from scala_lab.errors import UserError
-from scala_lab.methods.base import STATISTICS, MicroBatch, Moment, build_step
+from scala_lab.methods.base import STATISTICS, MicroBatch, StepContext, build_step
 from scala_lab.methods.cost import chosen_pga
 from scala_lab.methods.scala import Settling
 from scala_lab.models.encoder import Encoder
@@ -322,17 +322,17 @@ class Training:
         """Leave the step's mean gradient over all workers in the parameters; returns the rows of the global batch."""
         with self.clock.phase("data"):
             epoch, settled = step / self.plan.steps_per_epoch, self.settling is not None and self.settling.settled
-            now = Moment(self.spec.seed, step, epoch, self.world.rank, self.clock, settled)
+            context = StepContext(self.spec.seed, step, epoch, self.world.rank, self.clock, settled)
             global_batch = self.plan.global_batch(step)
-            memory = self.step_function.memory_factor(self.encoder, now)
+            memory = self.step_function.memory_factor(self.encoder, context)
             micro_batches = self.plan.deal(global_batch, self.world.rank, memory)
         with self.clock.phase("optimizer"):
             self.gradient.clear()
         for index, rows in enumerate(micro_batches):
             with self.clock.phase("data"):
                 batch = self._micro_batch(rows, len(global_batch))
-            now = replace(now, part=index * self.world.size + self.world.rank)
-            self.gradient.count(self.step_function(self.encoder, batch, now))
+            context = replace(context, part=index * self.world.size + self.world.rank)
+            self.gradient.count(self.step_function(self.encoder, batch, context))
             self.gradient.mark(self.word_table)  # whose lookup adds to its gradient past autograd
         with self.clock.phase("all-reduce"):
             self.gradient.sum_over(self.world)
@@ -397,7 +397,7 @@ class Training:
         if progress.noise_start is None and sums["noised"] + sums["skipped"]:
             progress.noise_start = step / self.plan.steps_per_epoch
         if self.settling is not None and math.isfinite(sums["loss"]):
-            self.settling.hear(sums["loss"] / len(rows))
+            self.settling.observe(sums["loss"] / len(rows))
 
     def _ends_epoch(self, step: int) -> bool:
         return (step + 1) % self.plan.steps_per_epoch == 0 or step + 1 == self.steps
@@ -437,9 +437,9 @@ class Training:
 
     def phases(self) -> dict[str, float]:
         """Seconds by phase, earlier parts of the run included."""
-        now = self.clock.totals()
+        context = self.clock.totals()
         before = self.progress.phases
-        return {name: before.get(name, 0.0) + now.get(name, 0.0) for name in {**before, **now}}
+        return {name: before.get(name, 0.0) + context.get(name, 0.0) for name in {**before, **context}}
 
 
 def peak_rate(spec: RunSpec, width: int) -> float:

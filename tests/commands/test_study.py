@@ -108,7 +108,7 @@ def test_what_fails_is_reported_and_the_exit_code_says_so(capfd, store):
         stream.write(
             "\ndef fail(runs):\n    raise ValueError('no such thing')\n"
             "\nfrom scala_lab.sweep.cells import Measurement\n"
-            "needed = cells\ndef cells(profile):\n    return [*needed(profile), Cell(Measurement('first:fail'))]\n"
+            "needed = cells\ndef cells(profile):\n    return [*needed(profile), Cell(Measurement(fail))]\n"
             "STUDY = Study('first', '', '', cells, lambda profile, frame: Findings(found=str(len(frame))))\n"
         )
     assert main(["study", "first.py", "--out", "out", "--store", str(store), "--processes", "1"]) == 1

@@ -31,10 +31,10 @@ def same_bits(model, before):
 
 def moved_copy(model, scale=0.3, seed=1):
     other = copy.deepcopy(model)
-    chance = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in other.parameters():
-            parameter += scale * torch.randn(parameter.shape, generator=chance, dtype=parameter.dtype)
+            parameter += scale * torch.randn(parameter.shape, generator=rng, dtype=parameter.dtype)
     return other
 
 

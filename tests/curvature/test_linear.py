@@ -33,8 +33,8 @@ def inputs() -> Tensor:
 
 
 def vectors_like(weights: list[Tensor]) -> list[Tensor]:
-    chance = torch.Generator().manual_seed(2)
-    return [torch.randn(weight.shape, dtype=weight.dtype, generator=chance) for weight in weights]
+    rng = torch.Generator().manual_seed(2)
+    return [torch.randn(weight.shape, dtype=weight.dtype, generator=rng) for weight in weights]
 
 
 def product(net: Net, inputs: Tensor, weights: list[Tensor], mode: bool, sums: dict[Tensor, Tensor] | None) -> list:

@@ -60,7 +60,7 @@ def test_model_is_left_as_it_was_even_when_stopped(tmp_path):
     model.classifier.bias.requires_grad_(False)
     model.classifier.weight.grad = torch.ones_like(model.classifier.weight)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    chance = torch.random.get_rng_state()
+    rng = torch.random.get_rng_state()
     products = []
 
     def stop_at_five():
@@ -77,7 +77,7 @@ def test_model_is_left_as_it_was_even_when_stopped(tmp_path):
     assert model.bert.embeddings.word_embeddings.weight.grad is None
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert torch.get_default_dtype() == torch.float32
-    assert torch.equal(torch.random.get_rng_state(), chance)
+    assert torch.equal(torch.random.get_rng_state(), rng)
 
 
 def test_an_operator_over_a_block_is_refused(tmp_path):

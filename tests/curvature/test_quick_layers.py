@@ -30,8 +30,8 @@ LAYERS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 def second_derivatives(layer: Callable[[Tensor, Tensor, Tensor], Tensor], quick: bool) -> list[Tensor]:
     """Value, gradient, and products with vectors for all, for each alone, of a loss that bends after the layer."""
-    chance = torch.Generator().manual_seed(3)
-    inputs = torch.randn(3, 4, 6, dtype=torch.float64, generator=chance)
+    rng = torch.Generator().manual_seed(3)
+    inputs = torch.randn(3, 4, 6, dtype=torch.float64, generator=rng)
     leaves = [tensor.clone().requires_grad_() for tensor in (inputs, WEIGHT, BIAS)]
     if quick:
         with QuickLayers(leaves):
@@ -39,7 +39,7 @@ def second_derivatives(layer: Callable[[Tensor, Tensor, Tensor], Tensor], quick:
     else:
         loss = layer(*leaves).sin().sum()
     gradient = torch.autograd.grad(loss, leaves, create_graph=True)
-    vectors = [torch.randn(leaf.shape, dtype=leaf.dtype, generator=chance) for leaf in leaves]
+    vectors = [torch.randn(leaf.shape, dtype=leaf.dtype, generator=rng) for leaf in leaves]
     found = [loss, *gradient]
     for chosen in (range(3), [0], [1], [2]):
         ends, cotangents = [gradient[place] for place in chosen], [vectors[place] for place in chosen]

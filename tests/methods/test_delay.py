@@ -18,7 +18,7 @@ def first_settled(losses, steps_per_epoch):
     """The number of losses after which the rule says so, or None."""
     watch = Settling.over(steps_per_epoch)
     for count, loss in enumerate(losses, start=1):
-        watch.hear(loss)
+        watch.observe(loss)
         if watch.settled:
             return count
     return None
@@ -49,7 +49,7 @@ def test_a_window_is_half_an_epoch_and_counts_when_it_is_full():
 def test_settled_stays_settled():
     watch = Settling.over(2)
     for loss in (0.7, 0.4, 0.4, 0.1, 0.0):
-        watch.hear(loss)
+        watch.observe(loss)
     assert watch.settled
     assert watch.means == [0.7, 0.4, 0.4]
 
@@ -58,8 +58,8 @@ def test_state_survives_json_to_the_bit():
     whole, broken = Settling.over(6), Settling.over(6)
     losses = [1 / (3 + step) for step in range(17)]
     for step, loss in enumerate(losses):
-        whole.hear(loss)
-        broken.hear(loss)
+        whole.observe(loss)
+        broken.observe(loss)
         broken = Settling(**json.loads(json.dumps(vars(broken))))
         assert broken == whole, step
 
@@ -109,8 +109,8 @@ def test_noise_starts_when_the_loss_settles_and_resumed_runs_agree_to_the_bit(ea
     assert all(tensor.equal(weights[1][name]) for name, tensor in weights[0].items())
 
 
-def _interrupt(now):
-    if now:
+def _interrupt(context):
+    if context:
         raise KeyboardInterrupt
 
 

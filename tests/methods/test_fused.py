@@ -12,7 +12,7 @@ from scala_lab.methods.base import STATISTICS, output_divergence, task_loss
 from scala_lab.methods.cost import chosen_pga, noisy_passes
 from scala_lab.methods.recipes import STEP_DEFAULTS
 from scala_lab.methods.scala import loss_with_slope
-from tests.methods.small import LENGTHS, flat_gradient, make_batch, make_encoder, make_step, moment
+from tests.methods.small import LENGTHS, flat_gradient, make_batch, make_encoder, make_step, step_context
 
 HEADS = [0, 2, 3]
 
@@ -21,17 +21,17 @@ def fused_noise(step, encoder, batch):
     e = encoder.embed(batch.inputs).detach().requires_grad_()
     gamma = encoder.logits(e, batch.inputs)
     f, slope = loss_with_slope(gamma, batch.labels, batch.regression)
-    further = step._further_vjps(e, gamma, slope, moment())
+    further = step._further_vjps(e, gamma, slope, step_context())
     if not step.label_gradient:
         (f.sum() * batch.share).backward()
-    return step._fused_noise(batch, e, gamma, slope, further, moment())[0]
+    return step._fused_noise(batch, e, gamma, slope, further, step_context())[0]
 
 
 def exact_noise(step, encoder, batch):
     with torch.no_grad():
         e = encoder.embed(batch.inputs)
         gamma = encoder.logits(e, batch.inputs)
-    return step._select_noise(encoder, batch, e, gamma, moment())[0]
+    return step._select_noise(encoder, batch, e, gamma, step_context())[0]
 
 
 def cosines(left, right):
@@ -71,7 +71,7 @@ def test_whole_gradient_is_that_of_the_written_objective(tiny_bert, classes, lab
     encoder, batch = make_encoder(tiny_bert, classes), make_batch(classes=classes)
     step = make_step("scala-effective", pga="fused", rho=0.05, omega=0.05, lambda_=3.0, label_gradient=label_gradient)
     delta = fused_noise(step, copy.deepcopy(encoder), batch)
-    found = step(encoder, batch, moment())
+    found = step(encoder, batch, step_context())
     model, inputs = encoder.model, batch.inputs
     e = model.get_input_embeddings()(inputs["input_ids"])
     clean = model(**inputs).logits
@@ -89,9 +89,9 @@ def test_whole_gradient_is_that_of_the_written_objective(tiny_bert, classes, lab
 def test_micro_batches_add_up_and_keep_their_noise(tiny_bert, classes):
     whole, parts = (make_encoder(tiny_bert, classes) for _ in range(2))
     step = make_step("scala-effective", pga="fused")
-    step(whole, make_batch(classes=classes), moment())
+    step(whole, make_batch(classes=classes), step_context())
     for rows in ([0], [1, 2, 3]):
-        step(parts, make_batch(rows=rows, classes=classes), moment())
+        step(parts, make_batch(rows=rows, classes=classes), step_context())
     assert torch.allclose(flat_gradient(whole), flat_gradient(parts), atol=1e-12)
     together = fused_noise(step, whole, make_batch(classes=classes))
     alone = fused_noise(step, whole, make_batch(rows=[2], classes=classes, share=1 / 8192))
@@ -103,7 +103,7 @@ def test_it_saves_the_inner_pass(tiny_bert, monkeypatch):
         encoder, calls = make_encoder(tiny_bert), []
         run = encoder._run
         monkeypatch.setattr(encoder, "_run", lambda run=run, calls=calls, **inputs: calls.append(1) or run(**inputs))
-        make_step("scala-effective", pga=pga)(encoder, make_batch(), moment())
+        make_step("scala-effective", pga=pga)(encoder, make_batch(), step_context())
         assert len(calls) == passes
 
 

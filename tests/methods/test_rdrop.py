@@ -10,16 +10,16 @@ from torch.nn import functional
 
 from scala_lab.methods.base import STATISTICS
 from scala_lab.methods.recipes import RECIPES
-from tests.methods.small import flat_gradient, make_batch, make_encoder, make_step, moment
+from tests.methods.small import flat_gradient, make_batch, make_encoder, make_step, step_context
 
 HEADS = [0, 2, 3]
 
 
-def two_passes(encoder, batch, now):
+def two_passes(encoder, batch, context):
     """Outputs of the two dropout draws."""
     found = []
     for draw in (0, 1):
-        now.seed_dropout(draw)
+        context.seed_dropout(draw)
         found.append(encoder.logits(encoder.embed(batch.inputs), batch.inputs))
     return found
 
@@ -44,8 +44,8 @@ def printed_objective(outputs, batch, alpha):
 def test_gradient_is_half_that_of_the_printed_objective_with_half_its_weight(tiny_bert, classes, alpha, printed):
     encoder, reference = (make_encoder(tiny_bert, classes, dropout=0.3) for _ in range(2))
     batch = make_batch(classes=classes)
-    make_step("rdrop", **({} if alpha is None else {"alpha": alpha}))(encoder, batch, moment())
-    objective = printed_objective(two_passes(reference, batch, moment()), batch, printed)
+    make_step("rdrop", **({} if alpha is None else {"alpha": alpha}))(encoder, batch, step_context())
+    objective = printed_objective(two_passes(reference, batch, step_context()), batch, printed)
     (objective * batch.share / 2).backward()
     assert flat_gradient(encoder).norm() > 0.01
     assert torch.allclose(flat_gradient(encoder), flat_gradient(reference), rtol=0, atol=1e-12)
@@ -55,8 +55,8 @@ def test_gradient_is_half_that_of_the_printed_objective_with_half_its_weight(tin
 def test_without_dropout_it_is_the_plain_step(tiny_bert, classes):
     plain, rdrop = (make_encoder(tiny_bert, classes) for _ in range(2))
     batch = make_batch(classes=classes)
-    expected = make_step("lamb")(plain, batch, moment())
-    found = make_step("rdrop")(rdrop, batch, moment())
+    expected = make_step("lamb")(plain, batch, step_context())
+    found = make_step("rdrop")(rdrop, batch, step_context())
     assert torch.allclose(flat_gradient(rdrop), flat_gradient(plain), rtol=0, atol=1e-12)
     assert torch.allclose(found[:2], expected[:2], rtol=1e-12)
     assert found[STATISTICS.index("divergence")] == 0
@@ -64,8 +64,8 @@ def test_without_dropout_it_is_the_plain_step(tiny_bert, classes):
 
 def test_statistics_are_sums_over_all_samples(tiny_bert):
     encoder, batch = make_encoder(tiny_bert, dropout=0.3), make_batch()
-    found = dict(zip(STATISTICS, make_step("rdrop")(encoder, batch, moment()).tolist(), strict=True))
-    p, q = (one.detach() for one in two_passes(encoder, batch, moment()))
+    found = dict(zip(STATISTICS, make_step("rdrop")(encoder, batch, step_context()).tolist(), strict=True))
+    p, q = (one.detach() for one in two_passes(encoder, batch, step_context()))
     loss = sum(float(functional.cross_entropy(one, batch.labels, reduction="sum")) / 2 for one in (p, q))
     divergence = float(((p.softmax(-1) - q.softmax(-1)) * (p.log_softmax(-1) - q.log_softmax(-1))).sum())
     assert found["loss"] == pytest.approx(loss, rel=1e-12)

@@ -70,7 +70,7 @@ def test_file_is_found_by_its_path_and_again_by_its_reference(monkeypatch):
 
 
 def test_a_process_started_from_here_can_import_the_file(tmp_path):
-    """Measurements name functions as `module:name`, also those of a user's file."""
+    """Measurements are sent to other processes as `module:name`, also those of a user's file."""
     from scala_lab.sweep.cells import Measurement
 
     shutil.copy(EXAMPLE, tmp_path / "mine.py")
@@ -78,7 +78,8 @@ def test_a_process_started_from_here_can_import_the_file(tmp_path):
         stream.write("\n\ndef twice(runs, x):\n    return {'value': 2 * x}\n")
     find_study(str(tmp_path / "mine.py"))
     assert str(tmp_path) in sys.path
-    assert Measurement("mine:twice", settings={"x": 4}).compute([]) == {"value": 8}
+    sent = {"function": "mine:twice", "of": [], "settings": {"x": 4}, "alone": False}
+    assert Measurement.from_json(sent).compute([]) == {"value": 8}
 
 
 @pytest.mark.parametrize(

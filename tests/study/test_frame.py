@@ -56,7 +56,7 @@ def test_a_label_stands_before_a_finding_of_the_same_name(records):
 
 
 def test_a_measurement_is_a_row_of_its_result(records):
-    taken = Measurement("module:measure", (spec(),), {"samples": 8})
+    taken = Measurement(spec, (spec(),), {"samples": 8})
     records.measurements[taken.id] = {"id": taken.id, "status": "finished", "result": {"eigenvalue": 2.5}}
     frame = frame_of([Cell(spec(), kind="run"), Cell(taken, kind="curvature")], records)
     assert frame["eigenvalue"].tolist()[1] == 2.5

@@ -10,6 +10,7 @@ from scala_lab.sweep.cells import Cell, Measurement
 from scala_lab.sweep.engine import run_sweep
 from scala_lab.sweep.local import LocalPool
 from scala_lab.sweep.store import RunStore
+from tests.sweep import measures
 from tests.sweep.measures import tiny_spec
 
 STEPS = 24
@@ -21,8 +22,8 @@ def cells(model: Path, rows: Path) -> list[Cell]:
     small = {"batch_size": 4, "micro_batch": 4}
     runs = [tiny_spec(model, rows, **small), tiny_spec(model, rows, **small, workers=2)]
     runs.append(tiny_spec(model, rows, **small, method="plain", lr=1e30))
-    measured = [Measurement("tests.sweep.measures:weight_sum", (run,)) for run in runs]
-    timed = Measurement("tests.sweep.measures:random_numbers", (), alone=True)
+    measured = [Measurement(measures.weight_sum, (run,)) for run in runs]
+    timed = Measurement(measures.random_numbers, (), alone=True)
     return [Cell(what) for what in (*runs, *measured, timed)]
 
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from scala_lab.sweep.lock import STALE_SECONDS, claimed, is_claimed, on_this_host
+from scala_lab.sweep.lock import STALE_SECONDS, is_locked, locked, on_this_host
 from tests.processes import PATIENCE, holding, wait_until
 
 HOLD = "import sys; from pathlib import Path; from scala_lab.sweep.lock import *\n"
@@ -26,21 +26,21 @@ def test_claim_ends_with_its_process(tmp_path):
     file = tmp_path / "claims" / "x"
     with hold_elsewhere(f"claimed(Path({str(file)!r}))") as process:
         assert json.loads(file.read_text()) == {"host": platform.node(), "pid": process.pid}
-        assert is_claimed(file)
-        with claimed(file) as mine:
+        assert is_locked(file)
+        with locked(file) as mine:
             assert not mine
     assert file.exists()  # what a killed process leaves behind holds nobody up
-    assert not is_claimed(file)
-    with claimed(file) as mine:
+    assert not is_locked(file)
+    with locked(file) as mine:
         assert mine
     assert not file.exists()
 
 
 def test_claim_is_let_go_when_the_block_fails(tmp_path):
     file = tmp_path / "x"
-    with pytest.raises(RuntimeError), claimed(file):
+    with pytest.raises(RuntimeError), locked(file):
         raise RuntimeError
-    with claimed(file) as mine:
+    with locked(file) as mine:
         assert mine
 
 
@@ -50,7 +50,7 @@ def test_claim_of_another_host_counts_while_it_beats(tmp_path, silent_for, free)
     file.write_text(json.dumps({"host": "another", "pid": os.getpid()}))
     last_beat = time.time() - silent_for
     os.utime(file, (last_beat, last_beat))
-    with claimed(file) as mine:
+    with locked(file) as mine:
         assert mine is free
     assert file.exists() is not free
 
@@ -58,7 +58,7 @@ def test_claim_of_another_host_counts_while_it_beats(tmp_path, silent_for, free)
 def test_holder_beats(tmp_path, monkeypatch):
     monkeypatch.setattr("scala_lab.sweep.lock.HEARTBEAT_SECONDS", 0.01)
     file = tmp_path / "x"
-    with claimed(file):
+    with locked(file):
         os.utime(file, (0, 0))
         wait_until(lambda: file.stat().st_mtime > 1, "no heart beats")
         assert file.stat().st_mtime == pytest.approx(time.time(), abs=PATIENCE)

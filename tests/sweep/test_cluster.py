@@ -14,6 +14,7 @@ from scala_lab.sweep.cells import Cell, Measurement
 from scala_lab.sweep.engine import run_sweep
 from scala_lab.sweep.store import RunStore
 from tests.processes import PATIENCE
+from tests.sweep import measures
 from tests.sweep.measures import tiny_spec
 from tests.sweep.slurm import running_slurm
 from tests.sweep.test_sweep import Here
@@ -39,9 +40,9 @@ def test_cluster_leaves_what_this_machine_leaves(slurm, inputs, tmp_path, monkey
         Cell(alone),
         Cell(diverging),
         Cell(pair),
-        Cell(Measurement("tests.sweep.measures:weight_sum", (alone,))),
-        Cell(Measurement("tests.sweep.measures:weight_sum", (diverging,))),
-        Cell(Measurement("tests.sweep.measures:raises", (), {"message": "broken"}, alone=True)),
+        Cell(Measurement(measures.weight_sum, (alone,))),
+        Cell(Measurement(measures.weight_sum, (diverging,))),
+        Cell(Measurement(measures.raises, (), {"message": "broken"}, alone=True)),
     ]
     here, there = RunStore(tmp_path / "here"), RunStore(tmp_path / "there")
     queue: set[str] = set()
@@ -85,8 +86,8 @@ def test_job_that_vanishes_fails_its_cell_only(slurm, inputs, tmp_path, monkeypa
 
     monkeypatch.setenv("SLURM_CONF", str(slurm.config))
     monkeypatch.setattr("scala_lab.sweep.slurm.GONE_SECONDS", 1.0)
-    lethal = Measurement("tests.sweep.measures:dies", (), {"marker": str(tmp_path / "marker"), "times": 5})
-    healthy = Measurement("tests.sweep.measures:random_numbers")
+    lethal = Measurement(measures.dies, (), {"marker": str(tmp_path / "marker"), "times": 5})
+    healthy = Measurement(measures.random_numbers)
     cluster = SlurmCluster("tests", minutes=5, poll_seconds=0.5)
     records = run_sweep([Cell(lethal), Cell(healthy)], RunStore(tmp_path / "store"), cluster)
     assert records.measurements[healthy.id]["status"] == "finished"

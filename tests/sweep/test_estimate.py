@@ -15,6 +15,7 @@ from scala_lab.sweep.cost import estimate, expected_cost, plan, run_seconds
 from scala_lab.sweep.store import RunStore, run_record
 from scala_lab.timing import speed as calibration
 from scala_lab.training import train
+from tests.sweep import measures
 from tests.sweep.measures import tiny_spec
 
 MACHINE = {"threads": 1, "device": "cpu"}
@@ -75,7 +76,7 @@ def test_published_rows_are_those_of_the_files(shared):
 
 def test_every_run_is_counted_once(inputs):
     specs = [tiny_spec(*inputs, seed=seed) for seed in range(2)]
-    measured = Measurement("tests.sweep.measures:weight_sum", tuple(specs))
+    measured = Measurement(measures.weight_sum, tuple(specs))
     found = estimate([Cell(specs[0]), Cell(specs[0]), Cell(measured)], timed=False)
     assert (found.runs, found.measurements) == (2, 1)
     assert found.steps == sum(plan(spec).steps for spec in specs)
@@ -92,7 +93,7 @@ def test_time_is_what_the_parts_take(inputs, tmp_path, monkeypatch):
     assert run_seconds(spec.resolved(), work) == pytest.approx(expected)
 
     store = RunStore(tmp_path)
-    taken, other = (Measurement(f"tests.sweep.measures:{name}") for name in ("random_numbers", "interval"))
+    taken, other = (Measurement(function) for function in (measures.random_numbers, measures.interval))
     store.record_measurement(taken, result={}, seconds=6.0)
     cells = [Cell(spec), Cell(tiny_spec(*inputs, seed=1)), Cell(taken), Cell(other)]
     found = estimate(cells, store=store, processes=2)
@@ -125,5 +126,5 @@ def test_model_that_is_not_at_hand_has_steps_but_no_time():
 def test_cost_orders_runs(inputs):
     cheap, dear = tiny_spec(*inputs, method="plain"), tiny_spec(*inputs, method="scala-effective")
     assert expected_cost(cheap) < expected_cost(dear)
-    assert expected_cost(Measurement("a:b")) == 0
+    assert expected_cost(Measurement(measures.random_numbers)) == 0
     assert expected_cost(tiny_spec(inputs[0], inputs[1].parent / "none.csv")) == 0

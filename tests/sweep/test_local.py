@@ -15,6 +15,7 @@ from scala_lab.sweep.local import LocalPool
 from scala_lab.sweep.store import RunStore
 from scala_lab.sweep.work import Job
 from tests.processes import wait_until
+from tests.sweep import measures
 from tests.sweep.measures import tiny_spec
 
 pytestmark = pytest.mark.long
@@ -49,7 +50,9 @@ def test_as_many_at_once_as_the_cores_have_room_for(tmp_path, monkeypatch, cores
             started.append(job)
 
     monkeypatch.setattr("scala_lab.sweep.local._Worker", NoProcess)
-    measurements = [Measurement("a:b", (), {"threads": threads, "number": number}) for number in range(6)]
+    measurements = [
+        Measurement(measures.random_numbers, (), {"threads": threads, "number": number}) for number in range(6)
+    ]
     pool = LocalPool(processes)
     pool.submit([Job(what, tmp_path) for what in measurements])
     assert len(started) == at_once
@@ -61,7 +64,7 @@ def test_run_with_workers_counts_all_its_cores(inputs, tmp_path):
 
 
 def test_killed_worker_is_replaced_and_its_run_goes_on_and_measurements_start_alike_after_it(inputs, tmp_path):
-    numbers = Measurement("tests.sweep.measures:random_numbers")
+    numbers = Measurement(measures.random_numbers)
     spec = tiny_spec(*inputs, epochs=4, batch_size=4, micro_batch=4).resolved()
     stores = [RunStore(tmp_path / name) for name in ("whole", "broken")]
     with LocalPool(1) as pool:
@@ -89,7 +92,7 @@ def test_workers_that_cannot_start_are_not_put_down_to_the_cells(tmp_path, monke
     broken.write_text("#!/bin/sh\necho no such luck >&2\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(broken))
-    measurement = Measurement("tests.sweep.measures:random_numbers")
+    measurement = Measurement(measures.random_numbers)
     store = RunStore(tmp_path / "store")
     with pytest.raises(UserError, match=r"do not start on this machine.* ended with exit code 1, saying: no such luck"):
         run_sweep([Cell(measurement)], store, LocalPool())

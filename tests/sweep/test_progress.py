@@ -12,6 +12,7 @@ from scala_lab.config import RunSpec
 from scala_lab.sweep.cells import Measurement
 from scala_lab.sweep.progress import ConsoleView, Pace, describe_seconds
 from scala_lab.sweep.work import Job
+from tests.sweep import measures
 
 MACHINE = {"threads": 1, "device": "cpu"}
 SPECS = [RunSpec.of(method="plain", seed=seed, **MACHINE).resolved() for seed in range(4)]
@@ -51,7 +52,7 @@ def test_live_view_names_what_runs(watched):
 
 def test_time_left_weighs_runs_by_cost_and_measurements_by_kind():
     pace = Pace()
-    timed, shared = Measurement("a:timing", alone=True), Measurement("a:sharpness")
+    timed, shared = Measurement(measures.random_numbers, alone=True), Measurement(measures.weight_sum)
     assert pace.left([(SPECS[0], 5.0)], 2.0) is None
     pace.learn(SPECS[0], 10.0, 20.0)
     pace.learn(SPECS[1], 30.0, 40.0)  # 60 seconds for a cost of 40
@@ -62,7 +63,7 @@ def test_time_left_weighs_runs_by_cost_and_measurements_by_kind():
     # a kind of run that was not seen goes by all runs, a kind of measurement that was not seen by nothing
     other = SPECS[0].override(batch_size=32)
     assert pace.expect(other, 4.0) == pytest.approx(6.0)
-    assert pace.expect(Measurement("a:unseen"), 0.0) is None
+    assert pace.expect(Measurement(measures.interval), 0.0) is None
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,13 @@ from scala_lab.sweep.engine import run_sweep
 from scala_lab.sweep.local import LocalPool
 from scala_lab.sweep.store import RunStore, key_of
 from scala_lab.sweep.work import Ending, Job, carry_out
+from tests.sweep import measures
 from tests.sweep.measures import tiny_spec
 from tests.tiny import save_tiny_model, write_rows
 
 pytestmark = pytest.mark.long
 
-WEIGHTS = "tests.sweep.measures:weight_sum"
+WEIGHTS = measures.weight_sum
 
 
 class Here:
@@ -57,7 +58,7 @@ def test_sweep_trains_and_measures_what_is_missing_once(inputs, tmp_path):
     store = RunStore(tmp_path / "store")
     short, long = tiny_spec(*inputs), tiny_spec(*inputs, epochs=4)
     first, second = Measurement(WEIGHTS, (short, long)), Measurement(WEIGHTS, (short,), {"power": 2})
-    timing = Measurement("tests.sweep.measures:random_numbers", (), alone=True)
+    timing = Measurement(measures.random_numbers, (), alone=True)
     cells = [Cell(timing), Cell(first), Cell(short), Cell(short), Cell(second)]
     assert {status: len(found) for status, found in store.by_status(cells).items()} == {"missing": 5}
 
@@ -85,10 +86,9 @@ def test_one_bad_cell_does_not_stop_the_others(inputs, tmp_path):
     fine = tiny_spec(model, rows)
     diverging = tiny_spec(model, rows, method="plain", lr=1e30)
     failing = tiny_spec(model, absent, eval_file=rows)
-    broken = Measurement("tests.sweep.measures:raises", (fine,), {"message": "out of luck"})
-    unknown = Measurement("tests.sweep.measures:nowhere", ())
+    broken = Measurement(measures.raises, (fine,), {"message": "out of luck"})
     of_bad = [Measurement(WEIGHTS, (fine, spec)) for spec in (diverging, failing)]
-    cells = [Cell(what) for what in (diverging, failing, fine, broken, unknown, *of_bad)]
+    cells = [Cell(what) for what in (diverging, failing, fine, broken, *of_bad)]
 
     records = run_sweep(cells, store, Here())
     assert records.runs[fine.run_id]["status"] == "finished"
@@ -98,7 +98,6 @@ def test_one_bad_cell_does_not_stop_the_others(inputs, tmp_path):
     errors = {found["id"]: found["error"] for found in records.measurements.values() if found["status"] == "failed"}
     assert errors[broken.id] == "RuntimeError: out of luck"
     assert "in raises" in records.measurements[broken.id]["traceback"]
-    assert "cannot be found" in errors[unknown.id]
     assert errors[of_bad[0].id] == f"there is nothing to measure: run {diverging.name} diverged"
     assert errors[of_bad[1].id] == f"there is nothing to measure: run {failing.name} failed"
 
@@ -110,7 +109,7 @@ def test_one_bad_cell_does_not_stop_the_others(inputs, tmp_path):
     retried = Here()
     records = run_sweep(cells, store, retried, retry_failed=True)
     # what diverged would diverge again, so neither it nor what needs it is done over
-    assert set(retried.order) == {failing.run_id, broken.id, unknown.id, of_bad[1].id}
+    assert set(retried.order) == {failing.run_id, broken.id, of_bad[1].id}
     assert records.runs[failing.run_id]["status"] == "finished"
     assert "error" not in records.runs[failing.run_id]
     assert records.measurements[of_bad[1].id]["status"] == "finished"
@@ -119,7 +118,7 @@ def test_one_bad_cell_does_not_stop_the_others(inputs, tmp_path):
 
 def test_cell_that_another_sweep_holds_is_waited_for(inputs, tmp_path):
     store = RunStore(tmp_path / "store")
-    let_go, finished = tiny_spec(*inputs), Measurement("tests.sweep.measures:random_numbers")
+    let_go, finished = tiny_spec(*inputs), Measurement(measures.random_numbers)
     executor, seen = Here(), threading.Event()
     held = []
 
@@ -154,10 +153,10 @@ def test_cell_that_another_sweep_holds_is_waited_for(inputs, tmp_path):
 def test_dead_worker_costs_its_cell_one_more_try(inputs, tmp_path):
     marks = [tmp_path / "once", tmp_path / "always"]
     once, always = (
-        Measurement("tests.sweep.measures:dies", (), {"marker": str(mark), "times": times})
+        Measurement(measures.dies, (), {"marker": str(mark), "times": times})
         for mark, times in zip(marks, (1, 9), strict=True)
     )
-    other = Measurement("tests.sweep.measures:random_numbers")
+    other = Measurement(measures.random_numbers)
     records = run_sweep([Cell(once), Cell(always), Cell(other)], RunStore(tmp_path / "store"), LocalPool(1))
     assert records.measurements[once.id]["result"] == {"attempts": 2}
     assert records.measurements[always.id]["status"] == "failed"
@@ -169,7 +168,7 @@ def test_dead_worker_costs_its_cell_one_more_try(inputs, tmp_path):
 def test_measurements_that_are_alone_overlap_with_nothing(inputs, tmp_path):
     def timed(number, alone):
         settings = {"number": number, "seconds": 0.3}
-        return Measurement("tests.sweep.measures:interval", (), settings, alone=alone)
+        return Measurement(measures.interval, (), settings, alone=alone)
 
     together, alone = [timed(number, False) for number in range(2)], [timed(number, True) for number in (2, 3)]
     records = run_sweep([Cell(what) for what in (*alone, *together)], RunStore(tmp_path / "store"), LocalPool(2))
@@ -191,6 +190,14 @@ def test_jobs_mean_the_same_in_another_process(inputs, tmp_path):
         assert (read.save_every, read.retry_failed) == (3.0, True)
 
 
+def test_measurements_that_another_process_could_not_import_are_refused():
+    with pytest.raises(UserError, match="stands inside another"):
+        Measurement(lambda runs: {})
+    sent = Measurement(WEIGHTS).to_json()
+    with pytest.raises(UserError, match="cannot be found"):
+        Measurement.from_json({**sent, "function": "tests.sweep.measures:nowhere"})
+
+
 def test_store_that_is_a_file_is_refused_before_any_work(inputs, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="is a file"):
@@ -198,7 +205,7 @@ def test_store_that_is_a_file_is_refused_before_any_work(inputs, tmp_path):
 
 
 def test_damaged_measurement_is_named(inputs, tmp_path):
-    store, measurement = RunStore(tmp_path), Measurement("tests.sweep.measures:random_numbers")
+    store, measurement = RunStore(tmp_path), Measurement(measures.random_numbers)
     store.measurement_file(measurement).parent.mkdir()
     store.measurement_file(measurement).write_text('{"id": ')
     with pytest.raises(UserError, match="delete it to measure again"):

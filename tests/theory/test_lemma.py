@@ -38,16 +38,16 @@ def test_maximiser_in_the_box_is_that_of_a_general_solver():
 
 
 def test_eigenvalues_span_the_ratio_and_sparse_points_are_nearest():
-    chance = np.random.default_rng(5)
-    problem = random_quadratic("sparse", 1.7, chance)
+    rng = np.random.default_rng(5)
+    problem = random_quadratic("sparse", 1.7, rng)
     values = np.linalg.eigvalsh(problem.A)
     assert [values[0], values[-1]] == pytest.approx([1, 1.7])
-    y = chance.normal(size=16)
+    y = rng.normal(size=16)
     nearest = problem.project(y)
     assert (nearest != 0).sum() == 4
     for _ in range(200):
         other = np.zeros(16)
-        places = chance.choice(16, 4, replace=False)
+        places = rng.choice(16, 4, replace=False)
         other[places] = y[places]
         assert np.linalg.norm(y - nearest) <= np.linalg.norm(y - other)
 

@@ -12,7 +12,7 @@ from scala_lab.cli import main
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
 from scala_lab.timing import hosts as module
-from scala_lab.timing.hosts import bits_per_second, open_hosts, why_not
+from scala_lab.timing.hosts import bits_per_second, open_hosts, unsupported_reason
 from scala_lab.training import train
 from tests.processes import alive, holding, run, started, wait_until
 from tests.tiny import write_rows
@@ -53,7 +53,7 @@ with open_hosts(2, "1gbit") as hosts:
 
 @pytest.fixture
 def _able():
-    lack = why_not()
+    lack = unsupported_reason()
     if lack is not None:
         pytest.skip(lack)
 

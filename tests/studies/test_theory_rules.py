@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from scala_lab.claims.theory import c19, c20
-from tests.claims.theory_cases import inner, outer
+from studies.convergence import c19, c20
+from tests.studies.theory_cases import inner, outer
 
 
 @pytest.mark.parametrize(

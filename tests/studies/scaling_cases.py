@@ -10,12 +10,12 @@ WORKERS = (1, 2, 4, 8, 16, 32)
 
 def lines(times, steps=6, spread=0.02):
     """Rows from {label: {workers: (seconds, seconds without communication)}}."""
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     rows = []
     for label, by_workers in times.items():
         for workers, (seconds, without) in by_workers.items():
             for step in range(steps):
-                luck = np.exp(spread * chance.normal())
+                luck = np.exp(spread * rng.normal())
                 row = {"label": label, "workers": workers, "step": step}
                 rows.append({**row, "seconds": seconds * luck, "without": without * luck})
     return pd.DataFrame(rows)
@@ -58,7 +58,7 @@ def phases(inner=1.0, backward=2.0, optimizer=1.0, spread=0.02, steps=6):
         spread: Deviation of the logarithms between steps.
         steps: How many.
     """
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     seconds = {
         "plain": {"clean forward": 1.0, "backward": 2.0, "optimizer": 0.5},
         "PGA-1": {
@@ -73,7 +73,7 @@ def phases(inner=1.0, backward=2.0, optimizer=1.0, spread=0.02, steps=6):
     rows = []
     for method, by_phase in seconds.items():
         for step in range(steps):
-            luck = {phase: value * np.exp(spread * chance.normal()) for phase, value in by_phase.items()}
+            luck = {phase: value * np.exp(spread * rng.normal()) for phase, value in by_phase.items()}
             luck["step"] = sum(luck.values())
             rows += [
                 {"method": method, "step": step, "phase": phase, "seconds": value} for phase, value in luck.items()

@@ -17,15 +17,15 @@ def sharpness(large=2.6, deviation=3.9, scala=0.4, spread=0.05, seeds=3, converg
         seeds: Pairs.
         converged: Whether the eigenvalues are ones.
     """
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     return pd.DataFrame(
         [
             {
                 "task": "mini-mnli",
                 "method": method,
                 "seed": seed,
-                "eigenvalue": factor * np.exp(spread * chance.normal()),
-                "deviation": 0.1 * wobble * np.exp(spread * chance.normal()),
+                "eigenvalue": factor * np.exp(spread * rng.normal()),
+                "deviation": 0.1 * wobble * np.exp(spread * rng.normal()),
                 "converged": converged,
             }
             for method, factor, wobble in [

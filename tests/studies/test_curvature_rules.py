@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from scala_lab.claims.curvature import c5, c6
-from tests.claims.curvature_cases import sharpness
+from studies.sharpness import c5, c6
+from tests.studies.curvature_cases import sharpness
 
 
 def test_deviation_alone_can_contradict():

@@ -58,7 +58,7 @@ def outer(power=-0.5, added=0.5, kappa_power=0.0, wide=3.0, spread=0.02, replica
 
 def inner(worst=0.5, bend=0.9, spread=0.05, problems=6):
     """Factors of `worst` * (S/C - 1), bends around a value."""
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     return pd.DataFrame(
         [
             {
@@ -66,7 +66,7 @@ def inner(worst=0.5, bend=0.9, spread=0.05, problems=6):
                 "ratio": ratio,
                 "problem": problem,
                 "worst_factor": worst * (ratio - 1),
-                "bend": bend + spread * chance.normal(),
+                "bend": bend + spread * rng.normal(),
             }
             for kind in ("box", "sparse")
             for ratio in (1.2, 1.9, 4.0)

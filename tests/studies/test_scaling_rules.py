@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from scala_lab.claims.scaling import c1, c2, c7, c14
-from tests.claims.scaling_cases import large, methods, phases, small
+from studies.scalability import c1, c2, c7, c14
+from tests.studies.scaling_cases import large, methods, phases, small
 
 
 def test_too_few_workers_show_numbers_but_no_verdict():
