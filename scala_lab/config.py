@@ -124,7 +124,7 @@ def _as_type(value: Any, hint: Any, where: str) -> Any:
     raise UserError(f"{where} must be {expected}, not {value!r}")
 
 
-RESULT_VERSION = 4
+RESULT_VERSION = 3
 """Part of every run id: raised when the same spec would give a different result than before."""
 
 

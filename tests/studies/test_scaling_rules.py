@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from studies.scalability import c1, c2, c7, c14
+from studies.method_scalability import c14
+from studies.scalability import c1, c2
+from studies.time_breakdown import c7
 from tests.studies.scaling_cases import large, methods, phases, small
 
 
