@@ -13,7 +13,7 @@ network. The theorem's assumptions hold as printed:
 - Stochastic gradients are unbiased, with E ||noise of group i||^2 = sigma_i^2 / b for b samples. The noise of a sample
   is a centred exponential: skewed, so that the mean direction of single samples is not the direction of the mean.
 
-The algorithm, with ghat the mean of b stochastic gradients at (x_t, y_t), eta = 1 / (U sqrt(T)), b = 16 T L^2 Z^2 / U^2:
+The algorithm, with ghat the mean of b = 16 T L^2 Z^2 / U^2 stochastic gradients at (x_t, y_t), eta = 1 / (U sqrt(T)):
 
     y_t         with f(x_t, y_t) >= max_y f(x_t, y) - eps
     x_{t+1,i} = x_{t,i} - eta * nu(||x_{t,i}||) * ghat_{t,i} / ||ghat_{t,i}||,    nu(c) = max(L, min(c, U))
@@ -284,8 +284,8 @@ def envelope_gradients(
         seed: Of starts and noises.
 
     Returns:
-        For each T `squared_gradient_T`, a list over replicas, and `bound_T`, the printed right side; `steps`, `batches`,
-        `gap` (D, its mean over the starts), `gradient_bound` (G) and `largest_alpha`.
+        For each T `squared_gradient_T`, a list over replicas, and `bound_T`, the printed right side; `steps`,
+        `batches`, `gap` (D, its mean over the starts), `gradient_bound` (G) and `largest_alpha`.
     """
     problem = grouped_problem(kappa)
     inner = ascent(ascent_steps) if ascent_steps else off_by(epsilon)
