@@ -63,8 +63,8 @@ def parse(args: list[str]) -> Train:
     return dataclasses.replace(options, spec=options.spec.override(workers=workers))
 
 
-def run(options: Train, places: WorkerLauncher | None = None) -> int:
-    """Train, here or at other places, and show the result; exit code 1 for a run that diverged."""
+def run(options: Train, launcher: WorkerLauncher | None = None) -> int:
+    """Train, here or where a launcher starts workers, and show the result; exit code 1 for a run that diverged."""
     from scala_lab.cli import show_result
     from scala_lab.models.loading import locate_model
     from scala_lab.training import train
@@ -83,7 +83,7 @@ def run(options: Train, places: WorkerLauncher | None = None) -> int:
             progress=True,
             save_every=options.save_every,
             tensorboard=options.tensorboard,
-            places=places,
+            launcher=launcher,
         )
     except WorkerFailure as failure:
         print(f"scala-lab: error: {failure}", file=sys.stderr)

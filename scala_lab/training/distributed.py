@@ -193,7 +193,7 @@ def launch_workers(
     out: Path,
     options: dict[str, Any],
     first_record: dict[str, Any],
-    places: WorkerLauncher | None = None,
+    launcher: WorkerLauncher | None = None,
 ) -> RunResult:
     """Have several workers train a run, and return what they left in `out`; see `run_workers`.
 
@@ -202,7 +202,7 @@ def launch_workers(
     """
     job = {"spec": spec.to_dict(), "out": str(out), "options": options}
     before = written_at(out)
-    fault = _run(WORKER, job, spec.machine, places)
+    fault = _run(WORKER, job, spec.machine, launcher)
     result = read_run(out)
     if fault is not None and (result is None or not result.ended):
         if fault.user_error is None or written_at(out) != before:  # wrong input leaves a run as it was
@@ -213,7 +213,7 @@ def launch_workers(
     return result
 
 
-def run_workers(module: str, job: dict[str, Any], machine: MachineSpec, places: WorkerLauncher | None = None) -> None:
+def run_workers(module: str, job: dict[str, Any], machine: MachineSpec, launcher: WorkerLauncher | None = None) -> None:
     """Run `python -m MODULE JOB` once per worker and wait; a worker leaves word of its fault in JOB's complaints.
 
     When one worker fails the others are stopped. Workers watch this process and end when it is gone.
@@ -222,20 +222,20 @@ def run_workers(module: str, job: dict[str, Any], machine: MachineSpec, places: 
         module: Does its part by `scala_lab.training.worker.work`.
         job: Plain values.
         machine: How many workers, with how many threads each.
-        places: Where the workers are started; default here.
+        launcher: Starts the workers; default on this host.
 
     Raises:
         UserError: What the worker that failed first found wrong with the input.
         WorkerFailure: Anything else that ended a worker; its traceback has been printed.
     """
-    fault = _run(module, job, machine, places)
+    fault = _run(module, job, machine, launcher)
     if fault is not None:
         raise_failure(fault)
 
 
-def _run(module: str, job: dict[str, Any], machine: MachineSpec, places: WorkerLauncher | None) -> Fault | None:
+def _run(module: str, job: dict[str, Any], machine: MachineSpec, launcher: WorkerLauncher | None) -> Fault | None:
     """Run workers to their end, here or elsewhere; returns why they failed, None if all ended well."""
-    start = _start_here if places is None else places.start
+    start = _start_here if launcher is None else launcher.start
     with tempfile.TemporaryDirectory(prefix="scala-lab-") as complaints:
         arguments = ["-m", module, json.dumps({**job, "complaints": complaints})]
         workers = start(arguments, machine, _way_to_this_package())
@@ -246,7 +246,7 @@ def _run(module: str, job: dict[str, Any], machine: MachineSpec, places: WorkerL
         bad = [code for code in ended.values() if code]
         if not bad:
             return None
-        return find_fault(Path(complaints), machine.workers, ended if places is None else {}, bad[0])
+        return find_fault(Path(complaints), machine.workers, ended if launcher is None else {}, bad[0])
 
 
 def _start_here(

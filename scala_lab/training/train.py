@@ -48,7 +48,7 @@ def train(
     progress: bool = False,
     save_every: float = 60.0,
     tensorboard: bool = False,
-    places: WorkerLauncher | None = None,
+    launcher: WorkerLauncher | None = None,
 ) -> RunResult:
     """Train a run and return its record.
 
@@ -62,7 +62,7 @@ def train(
         progress: Show a progress bar and a line per epoch on stderr.
         save_every: Seconds between saved states.
         tensorboard: Write TensorBoard events as well, when tensorboard is installed.
-        places: Where several workers are started, such as `scala_lab.timing.hosts.open_hosts`; default this host.
+        launcher: Starts several workers, such as `scala_lab.timing.hosts.open_hosts`; default this host.
 
     Example:
         >>> result = train(RunSpec.of(task="mini-sst2", method="lamb"), out="runs/lamb")  # doctest: +SKIP
@@ -83,7 +83,7 @@ def train(
         check_devices(spec)
         load_model(spec, prepared)  # each worker loads it again; here a fault in it is found before any is started
         first_record = _first_record(spec, prepared)
-        return launch_workers(spec, folder, {**vars(options), "resume": resume}, first_record, places)
+        return launch_workers(spec, folder, {**vars(options), "resume": resume}, first_record, launcher)
     before = written_at(folder)
     world = join_world(spec)
     try:
