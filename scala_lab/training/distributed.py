@@ -1,9 +1,4 @@
-"""The workers of a run: starting them, who each of them is, and the few things all of them do together.
-
-The workers of a run: who this process is, and the few things all workers do together.
-
-Starting the workers of a run, on this host or on others, and passing on how they end.
-"""
+"""The workers of a run: who this process is among them, what they do together, and starting them."""
 
 from __future__ import annotations
 
@@ -29,12 +24,14 @@ from scala_lab.config import MachineSpec, RunSpec
 from scala_lab.errors import UserError
 from scala_lab.machine import check_crowd, warn_of_crowd
 from scala_lab.processes import LAUNCHER, PACKAGE_PARENT, end_with_launcher, outlast_sigterm
-from scala_lab.training.faults import Fault, Words, complaint_of, find_fault
+from scala_lab.training.faults import Fault, SharedErrors, WorkerError, find_fault
 from scala_lab.training.precision import check_precision
-from scala_lab.training.run_dir import RunResult, read_run, record_failure, written_at
 
 TIMEOUT = timedelta(minutes=10)
 """How long a worker waits for the others before it gives up."""
+
+GRACE_SECONDS = 5.0
+"""How long the other workers may take to end by themselves, and to record why, once one has failed."""
 
 
 def started_by_launcher() -> bool:
@@ -47,35 +44,35 @@ class World:
     """This process among the workers.
 
     Attributes:
-        rank: Which one it is.
+        rank: Which worker it is.
         size: How many there are.
         device: Where it computes.
-        words: By which workers that fail tell the first one why.
+        errors: Through which failing workers tell the first one why.
     """
 
     rank: int
     size: int
     device: torch.device
-    words: Words | None = None
+    errors: SharedErrors | None = None
 
     @property
     def leads(self) -> bool:
-        """Whether this worker writes files and speaks to the user."""
+        """Whether this is the first worker, which writes files and speaks to the user."""
         return self.rank == 0
 
     def sum(self, buffer: torch.Tensor) -> None:
-        """Replace the buffer by its sum over all workers: the one message of a step."""
+        """Replace the buffer by its sum over all workers: the one all-reduce of a step."""
         if self.size > 1:
             dist.all_reduce(buffer)
 
     def share_from_leader(self, tensors: list[torch.Tensor]) -> None:
-        """Give every worker the first worker's values."""
+        """Broadcast the first worker's values to all workers."""
         if self.size > 1:
             for tensor in tensors:
                 dist.broadcast(tensor, src=0)
 
     def gather(self, value: Any) -> list[Any] | None:
-        """Values of all workers, in order, on the first worker; None on the others."""
+        """Collect the values of all workers, by rank, on the first worker; None on the others."""
         if self.size == 1:
             return [value]
         gathered: list[Any] | None = [None] * self.size if self.leads else None
@@ -83,55 +80,54 @@ class World:
         return gathered
 
     def fail(self, error: Exception) -> Fault:
-        """Leave word of this worker's error for the others; returns why the workers fail, as far as is known here.
+        """Share this worker's error, and return why the workers fail as far as this one knows.
 
-        To be called before `leave`: the others' errors follow from the end of this worker.
+        Call it before `leave`: the end of this worker makes the others fail as well.
         """
-        mine = complaint_of(self.rank, error)
-        if self.words is None:
-            return mine.fault(with_rank=self.size > 1)
+        own = WorkerError.of(self.rank, error)
+        if self.errors is None:
+            return own.fault(with_rank=self.size > 1)
         if not self.leads:
-            self.words.leave(mine)
-        first = mine if mine.kind != "lost peer" else self.words.first()
-        return Fault(f"a worker ended without a word ({mine})", mine.trace) if first is None else first.fault()
+            self.errors.add(own)
+        first = own if own.kind != "lost peer" else self.errors.first()
+        return Fault(f"a worker ended without a word ({own})", own.trace) if first is None else first.fault()
 
     def leave(self) -> None:
-        """End the worker group."""
+        """Leave the process group."""
         if self.size > 1 and dist.is_initialized():
             dist.destroy_process_group()
 
 
 def join_world(spec: RunSpec) -> World:
-    """Become one of the workers that the launcher started, or the only one."""
+    """Become one of the workers that a launcher started, or the only worker."""
     torch.set_num_threads(spec.machine.threads or 1)
-    rank, size, local_rank = (int(os.environ.get(name, default)) for name, default in _VARIABLES)
-    if not started_by_launcher():
-        rank, size, local_rank = 0, 1, 0
+    rank, size, local_rank = 0, 1, 0
+    if started_by_launcher():
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        local_rank = int(os.environ.get("LOCAL_RANK", 0))
     if size != spec.machine.workers:
         raise UserError(f"the launcher started {size} workers, but the spec says {spec.machine.workers}")
-    device = _device(spec, local_rank)
-    if size > 1:
-        end_with_launcher()
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
-        dist.init_process_group(
-            backend, store=dist.PrefixStore("group", store), rank=rank, world_size=size, timeout=TIMEOUT
-        )
-        dist.barrier()  # nobody writes before everybody has looked at the run's folder
-        words = Words(dist.PrefixStore("words", store))
-        if rank == 0:
-            outlast_sigterm(lambda: words.first() is not None)
-        return World(rank, size, device, words)
-    return World(rank, size, device)
-
-
-_VARIABLES = (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
+    if spec.machine.device != "cpu" and torch.cuda.is_available():
+        torch.cuda.set_device(min(local_rank, torch.cuda.device_count() - 1))
+    check_devices(spec)
+    device = torch.device("cpu") if spec.machine.device == "cpu" else torch.device("cuda", local_rank)
+    if size == 1:
+        return World(rank, size, device)
+    end_with_launcher()
+    store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
+    backend, group_store = "nccl" if device.type == "cuda" else "gloo", dist.PrefixStore("group", store)
+    dist.init_process_group(backend, store=group_store, rank=rank, world_size=size, timeout=TIMEOUT)
+    dist.barrier()  # no worker writes before all have checked the run's folder
+    errors = SharedErrors(dist.PrefixStore("words", store))
+    if rank == 0:
+        outlast_sigterm(lambda: errors.first() is not None)
+    return World(rank, size, device, errors)
 
 
 def check_devices(spec: RunSpec) -> None:
     """Refuse more workers than this host has GPUs or cores for, and a precision that its devices lack.
 
-    Workers on CPUs that a launcher started are there already.
+    Cores are not counted for workers that a launcher has started already.
     """
     if spec.machine.device == "cpu":
         check_precision(spec.machine)
@@ -147,31 +143,13 @@ def check_devices(spec: RunSpec) -> None:
 
 
 def warn_of_crowded_cores(spec: RunSpec) -> None:
-    """Say on stderr if the workers that we started outnumber the cores; torchrun's may each have cores of their own."""
+    """Warn on stderr if the workers that we started outnumber the cores; torchrun's may be on several hosts."""
     if spec.machine.device == "cpu" and "TORCHELASTIC_RUN_ID" not in os.environ:
         warn_of_crowd(spec.machine.workers, spec.machine.threads or 1)
 
 
-def _device(spec: RunSpec, local_rank: int) -> torch.device:
-    if spec.machine.device != "cpu" and torch.cuda.is_available():
-        torch.cuda.set_device(min(local_rank, torch.cuda.device_count() - 1))
-    check_devices(spec)
-    return torch.device("cpu") if spec.machine.device == "cpu" else torch.device("cuda", local_rank)
-
-
-WORKER = "scala_lab.training.worker"
-"""The module that every worker of a run is."""
-
-GRACE_SECONDS = 5.0
-"""How long the others may take to end by themselves, and to say why, once a worker has ended badly."""
-
-
 class WorkerFailure(RuntimeError):
-    """A worker ended by a fault of the program or of the machine.
-
-    Attributes:
-        fault: Which one, and why.
-    """
+    """A worker ended by an error of the program or of the machine; `fault` says which one and why."""
 
     def __init__(self, fault: Fault, advice: str = "") -> None:
         super().__init__(fault.sentence + advice)
@@ -179,80 +157,64 @@ class WorkerFailure(RuntimeError):
 
 
 class WorkerLauncher(Protocol):
-    """Where workers are started, when it is not simply here: hosts that see this one's files."""
+    """Starts workers elsewhere than in processes of this host, on hosts that see its files."""
 
     def start(
         self, arguments: Sequence[str], machine: MachineSpec, environment: dict[str, str]
     ) -> list[subprocess.Popen[bytes]]:
-        """Start every worker as `python ARGUMENTS`; returns the processes that end when the workers have."""
+        """Start every worker as `python ARGUMENTS`; return the processes that end when the workers have."""
         ...
 
 
-def launch_workers(
-    spec: RunSpec,
-    out: Path,
-    options: dict[str, Any],
-    first_record: dict[str, Any],
-    launcher: WorkerLauncher | None = None,
-) -> RunResult:
-    """Have several workers train a run, and return what they left in `out`; see `run_workers`.
-
-    When they fail, the run's record says which worker it was and why; `first_record` is that of a run that fails
-    before it has one.
-    """
-    job = {"spec": spec.to_dict(), "out": str(out), "options": options}
-    before = written_at(out)
-    fault = _run(WORKER, job, spec.machine, launcher)
-    result = read_run(out)
-    if fault is not None and (result is None or not result.ended):
-        if fault.user_error is None or written_at(out) != before:  # wrong input leaves a run as it was
-            record_failure(out, fault.sentence, first_record)
-        raise_failure(fault, out)
-    if result is None:
-        raise WorkerFailure(Fault(f"the workers left no run in {out}"))
-    return result
-
-
 def run_workers(module: str, job: dict[str, Any], machine: MachineSpec, launcher: WorkerLauncher | None = None) -> None:
-    """Run `python -m MODULE JOB` once per worker and wait; a worker leaves word of its fault in JOB's complaints.
+    """Run `python -m MODULE JOB` once per worker and wait for all; when one fails the others are stopped.
 
-    When one worker fails the others are stopped. Workers watch this process and end when it is gone.
+    Workers watch this process and end when it is gone.
 
     Args:
-        module: Does its part by `scala_lab.training.worker.work`.
+        module: Calls `scala_lab.training.worker.work`.
         job: Plain values.
         machine: How many workers, with how many threads each.
         launcher: Starts the workers; default on this host.
 
     Raises:
-        UserError: What the worker that failed first found wrong with the input.
-        WorkerFailure: Anything else that ended a worker; its traceback has been printed.
+        UserError: The worker that failed first found the input wrong.
+        WorkerFailure: Anything else ended a worker; its traceback has been printed.
     """
-    fault = _run(module, job, machine, launcher)
+    fault = try_workers(module, job, machine, launcher)
     if fault is not None:
         raise_failure(fault)
 
 
-def _run(module: str, job: dict[str, Any], machine: MachineSpec, launcher: WorkerLauncher | None) -> Fault | None:
-    """Run workers to their end, here or elsewhere; returns why they failed, None if all ended well."""
+def raise_failure(fault: Fault, out: Path | None = None) -> NoReturn:
+    """Raise why workers failed, with the advice to resume if the run's folder `out` is given."""
+    if fault.user_error is not None:
+        raise UserError(fault.user_error)
+    print(fault.trace, file=sys.stderr, end="")
+    raise WorkerFailure(fault, f"; give --resume to go on with the run in {out}" if out is not None else "")
+
+
+def try_workers(
+    module: str, job: dict[str, Any], machine: MachineSpec, launcher: WorkerLauncher | None
+) -> Fault | None:
+    """Do what `run_workers` does, and return why the workers failed, None if all ended well."""
     start = _start_here if launcher is None else launcher.start
-    with tempfile.TemporaryDirectory(prefix="scala-lab-") as complaints:
-        arguments = ["-m", module, json.dumps({**job, "complaints": complaints})]
-        workers = start(arguments, machine, _way_to_this_package())
+    with tempfile.TemporaryDirectory(prefix="scala-lab-") as errors:
+        workers = start(["-m", module, json.dumps({**job, "errors": errors})], machine, _import_path())
         try:
-            ended = _wait(workers)
+            exit_codes = _wait(workers)
         finally:
             _stop(workers)
-        bad = [code for code in ended.values() if code]
-        if not bad:
+        failed = [code for code in exit_codes.values() if code]
+        if not failed:
             return None
-        return find_fault(Path(complaints), machine.workers, ended if launcher is None else {}, bad[0])
+        return find_fault(Path(errors), machine.workers, exit_codes if launcher is None else {}, failed[0])
 
 
 def _start_here(
     arguments: Sequence[str], machine: MachineSpec, environment: dict[str, str]
 ) -> list[subprocess.Popen[bytes]]:
-    """A process on this host for every worker."""
+    """Start a process on this host for every worker."""
     with reserved_port() as port:
         shared = {
             "MASTER_ADDR": "127.0.0.1",
@@ -273,37 +235,29 @@ def _start_here(
         ]
 
 
-def _way_to_this_package() -> dict[str, str]:
-    """What a worker's Python needs to find the package when it runs from a source tree, whatever the current folder."""
+def _import_path() -> dict[str, str]:
+    """The PYTHONPATH by which a worker finds the package when it runs from a source tree."""
     if PACKAGE_PARENT.name.endswith("-packages"):  # installed: found without help
         return {}
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(PACKAGE_PARENT), os.environ.get("PYTHONPATH")]))}
 
 
 def _wait(workers: list[subprocess.Popen[bytes]]) -> dict[int, int]:
-    """Exit codes of the workers that end by themselves, in this order: of all, unless one of them ends badly."""
-    ended: dict[int, int] = {}
+    """Wait until all workers have ended, or GRACE_SECONDS after one failed; return exit codes in order of ending."""
+    exit_codes: dict[int, int] = {}
     deadline = float("inf")
-    while len(ended) < len(workers) and time.monotonic() < deadline:
+    while len(exit_codes) < len(workers) and time.monotonic() < deadline:
         for rank, worker in enumerate(workers):
-            if rank not in ended and worker.poll() is not None:
-                ended[rank] = worker.returncode
+            if rank not in exit_codes and worker.poll() is not None:
+                exit_codes[rank] = worker.returncode
                 if worker.returncode:
                     deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
         time.sleep(0.02)
-    return ended
-
-
-def raise_failure(fault: Fault, out: Path | None = None) -> NoReturn:
-    """Pass on why workers failed, in a run that can be resumed if `out` is given."""
-    if fault.user_error is not None:
-        raise UserError(fault.user_error)
-    print(fault.trace, file=sys.stderr, end="")
-    advice = f"; give --resume to go on with the run in {out}" if out is not None else ""
-    raise WorkerFailure(fault, advice)
+    return exit_codes
 
 
 def _stop(workers: list[subprocess.Popen[bytes]]) -> None:
+    """End the workers that still run: by SIGTERM, and after 5 seconds by SIGKILL."""
     for worker in workers:
         if worker.poll() is None:
             worker.send_signal(signal.SIGTERM)
@@ -316,10 +270,10 @@ def _stop(workers: list[subprocess.Popen[bytes]]) -> None:
 
 
 def reserved_port(host: str = "127.0.0.1") -> socket.socket:
-    """A socket that keeps a port of this host for whoever is told its number.
+    """Open a socket that reserves a free port of this host.
 
-    It is bound and does not listen, with its address open to reuse: a server that asks for this port gets it, as
-    torch's store does, but the system gives it to nobody who asks for any port, nor to an outgoing connection.
+    The socket is bound with SO_REUSEADDR and does not listen: a server that asks for this port gets it, as torch's
+    store does, but the system gives it to nobody who asks for any free port, nor to an outgoing connection.
     """
     port = socket.socket()
     port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
