@@ -60,12 +60,12 @@ class World:
         """Whether this is the first worker, which writes files and speaks to the user."""
         return self.rank == 0
 
-    def sum(self, buffer: torch.Tensor) -> None:
+    def all_reduce(self, buffer: torch.Tensor) -> None:
         """Replace the buffer by its sum over all workers: the one all-reduce of a step."""
         if self.size > 1:
             dist.all_reduce(buffer)
 
-    def share_from_leader(self, tensors: list[torch.Tensor]) -> None:
+    def broadcast(self, tensors: list[torch.Tensor]) -> None:
         """Broadcast the first worker's values to all workers."""
         if self.size > 1:
             for tensor in tensors:

@@ -68,7 +68,7 @@ class Training:
         self.model.to(world.device)  # type: ignore[arg-type]
         if spec.machine.precision == "float64":
             to_float64(self.model)
-        world.share_from_leader([tensor.data for tensor in self.model.parameters()])
+        world.broadcast([tensor.data for tensor in self.model.parameters()])
         self.encoder = self.admission.encoder(self.model, AUTOCAST.get(spec.machine.precision))
         self.word_table: Tensor = self.model.get_input_embeddings().weight  # type: ignore[assignment]
         self.step_function = build_step(spec.recipe.method, spec.recipe.options)
@@ -167,7 +167,7 @@ class Training:
             self.gradient.add_statistics(self.step_function(self.encoder, batch, context))
             self.gradient.mark(self.word_table)  # whose lookup adds to its gradient outside of autograd
         with self.clock.phase("all-reduce"):
-            self.gradient.sum_over(self.world)
+            self.gradient.all_reduce(self.world)
         return global_batch
 
     def _micro_batch(self, rows: np.ndarray, batch_size: int) -> MicroBatch:
@@ -344,13 +344,13 @@ class GradientBuffer:
         """Add a micro-batch's statistics."""
         self._statistics += statistics.to(self._statistics)
 
-    def sum_over(self, world: World) -> None:
+    def all_reduce(self, world: World) -> None:
         """Replace everything by its sum over all workers."""
         self._reached.copy_(torch.tensor(self._marks))
         if world.size > 1:
             loss, norm = self._statistics[STATISTICS.index("loss")], self.gradients.norm()
             self._broken[world.rank] = ~loss.isfinite() + 2 * ~norm.isfinite()
-        world.sum(self.flat)
+        world.all_reduce(self.flat)
         self.__dict__.pop("_sums", None)
 
     @cached_property
