@@ -128,14 +128,10 @@ def split_command(args: list[str]) -> tuple[list[str], tuple[str, ...]]:
 
 
 def parse_flags(dataclass_type: type[Options], args: list[str], prog: str, default: Options | None = None) -> Options:
-    """Read the flags of a dataclass.
+    """Read the flags of a dataclass: its fields are the flags, the docstrings under them the help.
 
-    Args:
-        dataclass_type: Its fields are the flags, the docstrings under them the help. Nested dataclasses give flat
-            flags: `--batch-size`, not `--spec.batches.batch-size`.
-        args: What stands on the command line after the command.
-        prog: Name of the command in help and errors.
-        default: Values of the flags that are not given; default the dataclass's own.
+    Nested dataclasses give flat flags: `--batch-size`, not `--spec.batches.batch-size`. Flags that are not given have
+    the values of `default`, else the dataclass's own.
 
     Raises:
         UserError: A flag that does not exist, lacks its value or has one that does not fit.

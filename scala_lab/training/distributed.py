@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import torch
 import torch.distributed as dist
@@ -24,8 +24,10 @@ from scala_lab.config import MachineSpec, RunSpec
 from scala_lab.errors import UserError
 from scala_lab.machine import check_crowd, warn_of_crowd
 from scala_lab.processes import LAUNCHER, PACKAGE_PARENT, end_with_launcher, outlast_sigterm
-from scala_lab.training.faults import Fault, SharedErrors, WorkerError, find_fault
 from scala_lab.training.precision import check_precision
+
+if TYPE_CHECKING:  # faults is imported where a worker fails or several meet
+    from scala_lab.training.faults import Fault, SharedErrors
 
 TIMEOUT = timedelta(minutes=10)
 """How long a worker waits for the others before it gives up."""
@@ -41,14 +43,7 @@ def started_by_launcher() -> bool:
 
 @dataclass(frozen=True)
 class World:
-    """This process among the workers.
-
-    Attributes:
-        rank: Which worker it is.
-        size: How many there are.
-        device: Where it computes.
-        errors: Through which failing workers tell the first one why.
-    """
+    """This process among the workers, and through which `errors` failing workers tell the first one why."""
 
     rank: int
     size: int
@@ -84,6 +79,8 @@ class World:
 
         Call it before `leave`: the end of this worker makes the others fail as well.
         """
+        from scala_lab.training.faults import Fault, WorkerError
+
         own = WorkerError.of(self.rank, error)
         if self.errors is None:
             return own.fault(with_rank=self.size > 1)
@@ -113,6 +110,8 @@ def join_world(spec: RunSpec) -> World:
     device = torch.device("cpu") if spec.machine.device == "cpu" else torch.device("cuda", local_rank)
     if size == 1:
         return World(rank, size, device)
+    from scala_lab.training.faults import SharedErrors
+
     end_with_launcher()
     store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
     backend, group_store = "nccl" if device.type == "cuda" else "gloo", dist.PrefixStore("group", store)
@@ -169,13 +168,8 @@ class WorkerLauncher(Protocol):
 def run_workers(module: str, job: dict[str, Any], machine: MachineSpec, launcher: WorkerLauncher | None = None) -> None:
     """Run `python -m MODULE JOB` once per worker and wait for all; when one fails the others are stopped.
 
-    Workers watch this process and end when it is gone.
-
-    Args:
-        module: Calls `scala_lab.training.worker.work`.
-        job: Plain values.
-        machine: How many workers, with how many threads each.
-        launcher: Starts the workers; default on this host.
+    The module calls `scala_lab.training.worker.work`, the job is plain values, and without a launcher the workers are
+    processes of this host. They watch this process and end when it is gone.
 
     Raises:
         UserError: The worker that failed first found the input wrong.
@@ -198,6 +192,8 @@ def try_workers(
     module: str, job: dict[str, Any], machine: MachineSpec, launcher: WorkerLauncher | None
 ) -> Fault | None:
     """Do what `run_workers` does, and return why the workers failed, None if all ended well."""
+    from scala_lab.training.faults import find_fault
+
     start = _start_here if launcher is None else launcher.start
     with tempfile.TemporaryDirectory(prefix="scala-lab-") as errors:
         workers = start(["-m", module, json.dumps({**job, "errors": errors})], machine, _import_path())

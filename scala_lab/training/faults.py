@@ -25,13 +25,7 @@ from scala_lab.files import write_json
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a run's workers ended.
-
-    Attributes:
-        sentence: Which worker failed and how.
-        trace: The traceback, where there is one.
-        user_error: The sentence for the user, if the input was wrong.
-    """
+    """Why a run's workers ended: which one failed and how, its traceback, and the user's error if there is one."""
 
     sentence: str
     trace: str = ""
@@ -40,13 +34,9 @@ class Fault:
 
 @dataclass(frozen=True)
 class WorkerError:
-    """The error of one worker.
+    """The error of one worker on one line, with its traceback unless the user's input was wrong.
 
-    Attributes:
-        rank: The worker's.
-        kind: "user error" for wrong input, "lost peer" for what follows from the end of another worker.
-        sentence: What went wrong, on one line.
-        trace: The traceback; none for a user error.
+    A "lost peer" follows from the end of another worker.
     """
 
     rank: int
@@ -116,11 +106,8 @@ def find_fault(folder: Path, workers: int, exit_codes: Mapping[int, int], code: 
     another; a worker that ended without writing; the earliest error. SIGABRT does not count as such a signal, because
     libraries abort a process when its peers are gone.
 
-    Args:
-        folder: Where the workers wrote their errors.
-        workers: How many there were.
-        exit_codes: By rank, in the order in which the workers ended; empty where they are not known.
-        code: Exit code of what started the workers, for when theirs are not known.
+    Exit codes are by rank, in the order in which the workers ended; where they are not known there are none, and
+    `code` is that of whatever started the workers.
     """
     files = sorted(folder.glob("[0-9]*.json"), key=lambda file: file.stat().st_mtime_ns)
     errors = [WorkerError(**json.loads(file.read_bytes())) for file in files]

@@ -239,12 +239,8 @@ def save_state(
 ) -> None:
     """Write weights, optimizer state and position after a step; only then delete the state before it.
 
-    Args:
-        folder: The run's `state/`; each state is a sub-folder named by its step, complete or absent.
-        step: Steps done.
-        model: Weights are stored under their names.
-        optimizer: Its tensors are stored as `index.name`; plain numbers go into the position file.
-        position: Whatever else is needed to go on, as JSON.
+    Each state is a sub-folder of `state/` named by its step, complete or absent. Tensors of the optimizer are stored as
+    `index.name`; its plain numbers go into the position file, with whatever else is needed to go on.
     """
     from safetensors.torch import save_file
 

@@ -26,7 +26,6 @@ from scala_lab.training.distributed import (
     try_workers,
     warn_of_crowded_cores,
 )
-from scala_lab.training.faults import Fault
 from scala_lab.training.precision import matrix_products
 from scala_lab.training.preparation import Prepared, load_model, prepare
 from scala_lab.training.progress import RunBar
@@ -111,6 +110,8 @@ def _train_in_workers(spec: RunSpec, folder: Path, options: RunOptions, launcher
             record_failure(folder, fault.sentence, first_record)
         raise_failure(fault, folder)
     if result is None:
+        from scala_lab.training.faults import Fault
+
         raise WorkerFailure(Fault(f"the workers left no run in {folder}"))
     return result
 
@@ -155,7 +156,13 @@ def _run(training: Training, folder: Path, options: RunOptions) -> RunResult:
     training.restore(folder / "state")
     writer = RunWriter(folder, _first_record(spec, prepared)) if world.leads else None
     if writer is not None:
-        writer.update(**_training_record(training))
+        writer.update(
+            learning_rate=training.rate,
+            pga=training.pga,
+            admission=training.admission.record(),
+            steps_done=training.progress.steps_done,
+            parameters=sum(parameter.numel() for parameter in training.model.parameters()),
+        )
         writer.start_log(training.progress.steps_done, options.tensorboard)
     title, shown = f"{spec.recipe.method} {spec.data.task}", options.progress and world.leads
     if shown:
@@ -196,17 +203,6 @@ def _first_record(spec: RunSpec, prepared: Prepared) -> dict[str, Any]:
         "metrics": {},
         "environment": describe_environment(),
         "started": _utc_now(),
-    }
-
-
-def _training_record(training: Training) -> dict[str, Any]:
-    """What is known once the model is there and the saved state is read."""
-    return {
-        "learning_rate": training.rate,
-        "pga": training.pga,
-        "admission": training.admission.record(),
-        "steps_done": training.progress.steps_done,
-        "parameters": sum(parameter.numel() for parameter in training.model.parameters()),
     }
 
 

@@ -32,7 +32,6 @@ from scala_lab.models.encoder import Encoder
 from scala_lab.models.loading import hidden_size, to_float64
 from scala_lab.optim.build import build_optimizer, default_rate, rate_factor, scaled_rate
 from scala_lab.training.distributed import World
-from scala_lab.training.faults import name_workers
 from scala_lab.training.precision import AUTOCAST, LossScale
 from scala_lab.training.preparation import Prepared, load_model
 from scala_lab.training.progress import RunBar
@@ -98,12 +97,9 @@ class Training:
         self.why_diverged: str | None = None
 
     def run(self, writer: RunWriter | None, bar: RunBar, save_every: float) -> bool:
-        """Train to the end; return whether everything stayed finite.
+        """Train to the end, save the state every so many seconds, and return whether everything stayed finite.
 
-        Args:
-            writer: Logs steps and saves states on the first worker; None on the others.
-            bar: Shows progress.
-            save_every: Seconds between saved states.
+        Only the first worker has a `writer`, for the log and the states.
         """
         self.model.train()
         saved_at = time.monotonic()
@@ -171,11 +167,8 @@ class Training:
         return global_batch
 
     def _micro_batch(self, rows: np.ndarray, batch_size: int) -> MicroBatch:
-        device = self.world.device
-        tensors = {
-            name: tensor.to(device, non_blocking=True)
-            for name, tensor in collate(self.data.train, rows, self.admission.padding).items()
-        }
+        device, batch = self.world.device, collate(self.data.train, rows, self.admission.padding)
+        tensors = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
         labels = tensors.pop("labels")
         samples = torch.as_tensor(rows, device=device)
         scale = 1.0 if self.loss_scale is None else self.loss_scale.value
@@ -387,6 +380,8 @@ class GradientBuffer:
 
     def describe_broken(self, norm: float) -> str:
         """Say what is not finite, given the gradient's norm, and on which workers as far as each saw it itself."""
+        from scala_lab.training.faults import name_workers
+
         flags = [round(flag) for flag in self._sums[len(STATISTICS) + len(self.parameters) :]]
         by_worker = [
             f"{name_workers([rank for rank, flag in enumerate(flags) if flag == kind])}: {_NOT_FINITE[kind]}"
