@@ -43,7 +43,7 @@ def started_by_launcher() -> bool:
 
 @dataclass(frozen=True)
 class World:
-    """This process among the workers, and through which `errors` failing workers tell the first one why."""
+    """This process among the workers; those that fail tell the first one why through `errors`."""
 
     rank: int
     size: int
