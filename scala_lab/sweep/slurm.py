@@ -69,8 +69,7 @@ def train_over_nodes(spec: RunSpec, out: Path, *, nodes: int, **options: Any) ->
         UserError: What the first worker to fail found wrong with the input.
         WorkerFailure: Anything else that ended the run.
     """
-    from scala_lab.training.distributed import raise_failure, reserved_port
-    from scala_lab.training.faults import find_fault
+    from scala_lab.training.distributed import find_fault, raise_failure, reserved_port
 
     workers, threads = spec.machine.workers // nodes, spec.machine.threads or 1
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ from scala_lab.models.loading import locate_model
 from scala_lab.optim.lamb import Lamb
 from scala_lab.processes import orphaned
 from scala_lab.training.distributed import (
+    Fault,
     WorkerFailure,
     WorkerLauncher,
     check_devices,
@@ -110,8 +111,6 @@ def _train_in_workers(spec: RunSpec, folder: Path, options: RunOptions, launcher
             record_failure(folder, fault.sentence, first_record)
         raise_failure(fault, folder)
     if result is None:
-        from scala_lab.training.faults import Fault
-
         raise WorkerFailure(Fault(f"the workers left no run in {folder}"))
     return result
 

@@ -31,7 +31,7 @@ from scala_lab.methods.scala import Settling
 from scala_lab.models.encoder import Encoder
 from scala_lab.models.loading import hidden_size, to_float64
 from scala_lab.optim.build import build_optimizer, default_rate, rate_factor, scaled_rate
-from scala_lab.training.distributed import World
+from scala_lab.training.distributed import World, name_workers
 from scala_lab.training.precision import AUTOCAST, LossScale
 from scala_lab.training.preparation import Prepared, load_model
 from scala_lab.training.progress import RunBar
@@ -380,8 +380,6 @@ class GradientBuffer:
 
     def describe_broken(self, norm: float) -> str:
         """Say what is not finite, given the gradient's norm, and on which workers as far as each saw it itself."""
-        from scala_lab.training.faults import name_workers
-
         flags = [round(flag) for flag in self._sums[len(STATISTICS) + len(self.parameters) :]]
         by_worker = [
             f"{name_workers([rank for rank, flag in enumerate(flags) if flag == kind])}: {_NOT_FINITE[kind]}"

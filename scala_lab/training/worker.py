@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
 from scala_lab.processes import end_process
-from scala_lab.training.faults import WorkerError
+from scala_lab.training.distributed import WorkerError
 
 
 def work(job: str, part: Callable[[dict[str, Any]], object]) -> NoReturn:

@@ -16,7 +16,7 @@ import torch
 from scala_lab.cli import main
 from scala_lab.errors import UserError
 from scala_lab.training import distributed as launch
-from scala_lab.training.faults import Fault, WorkerError, find_fault
+from scala_lab.training.distributed import Fault, WorkerError, find_fault
 from scala_lab.training.trainer import GradientBuffer
 from tests.command_line import strict_json, train_flags
 from tests.tiny import write_rows
