@@ -1,6 +1,11 @@
 """scala_lab: ScaLA, large-batch adaptation of pretrained transformers, and a suite to study it.
 
-A first run, in about a second and without any download:
+- Runs: `scala_lab.RunSpec`, `scala_lab.train`
+- Optimizers: `scala_lab.optim.Lamb`, `scala_lab.optim.Ngd`
+- Divergence of two predictions: `scala_lab.divergence.symmetric_kl`
+- Curvature: `scala_lab.curvature.HessianOperator`, `scala_lab.curvature.top_eigenpairs`
+
+A first run, in a few seconds and without any download:
 
     >>> import tempfile
     >>> from scala_lab import RunSpec, train
