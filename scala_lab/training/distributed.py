@@ -119,7 +119,7 @@ def join_world(spec: RunSpec) -> World:
     backend, group_store = "nccl" if device.type == "cuda" else "gloo", dist.PrefixStore("group", store)
     dist.init_process_group(backend, store=group_store, rank=rank, world_size=size, timeout=TIMEOUT)
     dist.barrier()  # no worker writes before all have checked the run's folder
-    errors = SharedErrors(dist.PrefixStore("words", store))
+    errors = SharedErrors(dist.PrefixStore("errors", store))
     if rank == 0:
         outlast_sigterm(lambda: errors.first() is not None)
     return World(rank, size, device, errors)

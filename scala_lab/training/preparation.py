@@ -69,7 +69,7 @@ def prepare(spec: RunSpec) -> Prepared:
 
 
 def prepare_data(data: DataSpec, model: str) -> Prepared:
-    """Load a task's rows and tokenise them for a model; tokens come from the cache on disk where they are there."""
+    """Load a task's rows and tokenise them for a model; tokens are read from the cache on disk if it has them."""
     return (_load_data_cached if _caching else _load_data)(data, model)
 
 
