@@ -1,8 +1,8 @@
-"""Tiny random classifiers of every architecture that transformers has a text classifier for.
+"""Make tiny random classifiers of every architecture that transformers has a text classifier for.
 
-With them, what is said about models in general can be asked of each architecture. A config is shrunk by the names of
-its fields; `EXTRAS` holds what an architecture needs beyond that. Everything else stays as the architecture has it:
-kinds of layers, initialisation, whether it has a padding token and on which side its tokenizer pads.
+With them, statements about models in general are tested on each architecture. A config is shrunk by the names of its
+fields; `EXTRAS` holds what an architecture needs beyond that. Everything else stays as the architecture has it: kinds
+of layers, initialisation, whether it has a padding token and on which side its tokenizer pads.
 """
 
 from __future__ import annotations
@@ -46,11 +46,8 @@ _SIZES = (
     (WIDTH, "cross_attention_hidden_size prediction_head_size"),
     (WIDTH // 2, "embedding_size input_embedding_size output_embedding_size entity_emb_size intra_bottleneck_size"),
     (WIDTH // 2, "pronunciation_embed_dim shape_embed_dim"),
-    (
-        2 * WIDTH,
-        "intermediate_size ffn_dim encoder_ffn_dim decoder_ffn_dim ffn_hidden_size hidden_dim d_inner d_ff dff",
-    ),
-    (2 * WIDTH, "n_inner feed_forward_size"),
+    (2 * WIDTH, "intermediate_size ffn_dim encoder_ffn_dim decoder_ffn_dim ffn_hidden_size hidden_dim d_inner"),
+    (2 * WIDTH, "n_inner feed_forward_size d_ff dff"),
     # attention within windows, short enough for a row of a few words to leave them
     (4, "sliding_window window_size local_attention keep_window_size attention_window"),
     # mixtures of experts
@@ -72,6 +69,7 @@ _SIZE_OF = {name: size for size, names in _SIZES for name in names.split()}
 _LATENT = {"num_key_value_heads": HEADS}  # every head has keys of its own, made from the latent vector
 _SPARSE = {"block_size": 2, "num_random_blocks": 1}  # sparse attention from 15 tokens on
 _ONE_SEGMENT = {"type_vocab_size": 1}  # as all published checkpoints have it
+_RELATIVE = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}  # as all published checkpoints have it
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 
 EXTRAS: dict[str, dict[str, Any]] = {
@@ -87,11 +85,9 @@ EXTRAS: dict[str, dict[str, Any]] = {
         "rope_parameters": {"sliding_attention": _ROPE, "full_attention": None},
     },
     "data2vec-text": _ONE_SEGMENT,
-    # relative positions as all published checkpoints have them
-    "deberta": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
+    "deberta": _RELATIVE,
     "deberta-v2": {
-        "relative_attention": True,
-        "pos_att_type": ["c2p", "p2c"],
+        **_RELATIVE,
         "position_biased_input": False,
         "position_buckets": 8,
         "norm_rel_ebd": "layer_norm",
@@ -138,27 +134,18 @@ EXTRAS: dict[str, dict[str, Any]] = {
     "zamba2": {"n_mamba_heads": 4, "mamba_headdim": 16, "adapter_rank": 4},
 }
 
-NOT_BUILT = {
-    "layoutlmv2": "it reads the image of a page and needs detectron2",
-}
+NOT_BUILT = {"layoutlmv2": "it reads the image of a page and needs detectron2"}
 
 
 def tiny_config(model_type: str, labels: int = 2, dropout: float = 0.0, **changes: Any) -> PreTrainedConfig:
-    """The config of an architecture at a tiny size.
-
-    Args:
-        model_type: One of `MODEL_TYPES`.
-        labels: Number of the classifier's outputs.
-        dropout: All rates of dropout.
-        changes: Fields of the config that are to be otherwise.
-    """
+    """Make the config of an architecture at a tiny size, with `labels` outputs and all dropout rates at `dropout`."""
     if model_type not in MODEL_TYPES:
         raise UserError(f"transformers has no classifier of type {model_type!r}: {nearest(model_type, MODEL_TYPES)}")
     if model_type in NOT_BUILT:
         raise UserError(f"there is no tiny {model_type}: {NOT_BUILT[model_type]}")
     default = CONFIG_MAPPING[model_type]()
-    far = sorted({number for number in _token_ids(default) if number >= FIRST_WORD})
-    ids = {number: FIRST_WORD - len(far) + place for place, number in enumerate(far)}
+    outside = sorted({number for number in _token_ids(default) if number >= FIRST_WORD})
+    ids = {number: new for new, number in enumerate(outside, start=FIRST_WORD - len(outside))}
     fields = {**_shrunk(default, dropout, ids), **EXTRAS.get(model_type, {})}
     names = {number: f"class{number}" for number in range(labels)}
     # the names go with the config into its file; without them a saved BART of two classes comes back with three
@@ -171,7 +158,7 @@ def _is_token_id(name: str) -> bool:
 
 
 def _token_ids(config: PreTrainedConfig) -> Iterator[int]:
-    """Every id of a special token that a config and its parts name."""
+    """Yield every id of a special token in a config and its parts."""
     for name, value in vars(config).items():
         if isinstance(value, PreTrainedConfig):
             yield from _token_ids(value)
@@ -180,7 +167,7 @@ def _token_ids(config: PreTrainedConfig) -> Iterator[int]:
 
 
 def _shrunk(config: PreTrainedConfig, dropout: float, ids: dict[int, int]) -> dict[str, Any]:
-    """The fields of a config that a tiny one has otherwise; `ids` moves special tokens into the tiny vocabulary."""
+    """Return the fields of a config that a tiny one changes; `ids` moves special tokens into the tiny vocabulary."""
     shrunk: dict[str, Any] = {}
     for name, value in vars(config).items():
         if isinstance(value, PreTrainedConfig):
@@ -200,7 +187,7 @@ def _shrunk(config: PreTrainedConfig, dropout: float, ids: dict[int, int]) -> di
 def tiny_classifier(
     model_type: str, labels: int = 2, dropout: float = 0.0, seed: int = 0, **changes: Any
 ) -> PreTrainedModel:
-    """A tiny classifier in float32 and evaluation mode, with its architecture's own random initialisation."""
+    """Make a tiny classifier in float32 and eval mode, with its architecture's own random initialisation."""
     config = tiny_config(model_type, labels, dropout, **changes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -208,17 +195,15 @@ def tiny_classifier(
     return model.eval()
 
 
-def save_tiny(
-    folder: Path | str, model_type: str, labels: int = 2, dropout: float = 0.0, seed: int = 0, **changes: Any
-) -> Path:
-    """Save a tiny classifier and a tokenizer of the words w0 to w39, as `from_pretrained` loads them."""
-    model = tiny_classifier(model_type, labels, dropout, seed, **changes)
+def save_tiny(folder: Path | str, model_type: str, **options: Any) -> Path:
+    """Save a `tiny_classifier` and a tokenizer of the words w0 to w39, as `from_pretrained` loads them."""
+    model = tiny_classifier(model_type, **options)
     model.save_pretrained(folder)
     _tokenizer(model).save_pretrained(folder)
     return Path(folder)
 
 
-def is_decoder(model_type: str) -> bool:
+def _is_decoder(model_type: str) -> bool:
     """Whether an architecture reads from left to right, as a language model that writes text does."""
     writes = model_type in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or model_type == "mistral4"
     fills_in = model_type in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES or model_type == "xlnet"
@@ -226,7 +211,7 @@ def is_decoder(model_type: str) -> bool:
 
 
 def _tokenizer(model: PreTrainedModel) -> transformers.PreTrainedTokenizerFast:
-    """One token per word, and the special tokens of the model's config around a row as its architecture has them.
+    """Make a tokenizer of one token per word that frames a row with special tokens as the architecture has them.
 
     Encoders read [CLS] words [SEP], XLNet words [SEP] [CLS], encoder-decoders words [EOS], decoders words alone. A
     decoder whose config has no padding token gets none.
@@ -242,7 +227,7 @@ def _tokenizer(model: PreTrainedModel) -> transformers.PreTrainedTokenizerFast:
         number = getattr(config, f"{role}_token_id", None)
         ids[role] = number[0] if isinstance(number, list) else number
     missing = ["unk"]
-    if not is_decoder(model_type) and not model.config.is_encoder_decoder:
+    if not _is_decoder(model_type) and not model.config.is_encoder_decoder:
         for role, other in (("cls", "bos"), ("sep", "eos")):
             if ids[role] is None and ids[other] != ids["pad"]:
                 ids[role] = ids[other]
@@ -264,7 +249,7 @@ def _tokenizer(model: PreTrainedModel) -> transformers.PreTrainedTokenizerFast:
         after = tokens["eos"]
     elif model_type == "xlnet":
         after, last = tokens["sep"], f"{tokens['cls']}:2"
-    elif not is_decoder(model_type):
+    elif not _is_decoder(model_type):
         first, after = tokens["cls"], tokens["sep"]
     if after:
         backend.post_processor = processors.TemplateProcessing(
@@ -285,12 +270,13 @@ def _tokenizer(model: PreTrainedModel) -> transformers.PreTrainedTokenizerFast:
 
 
 def _byte_level(own: type[Any]) -> transformers.PreTrainedTokenizerFast:
-    """A tokenizer of pieces, for architectures that AutoTokenizer loads with their own class whatever was saved.
+    """Make a tokenizer of pieces, for architectures that AutoTokenizer loads with their own class whatever was saved.
 
     A word is split into its letter and its digits. Padding is <|endoftext|>, also where the config has none.
     """
     space = "\u0120"  # as byte-level vocabularies write it
     pieces = [space, "w", f"{space}w", *"0123456789"]
     names = ["<|endoftext|>", *(f"[unused{number}]" for number in range(1, FIRST_WORD)), *pieces]
-    vocabulary = {name: number for number, name in enumerate(names)}
-    return own(vocab=vocabulary, merges=[(space, "w")], model_max_length=LONGEST_ROW)
+    return own(
+        vocab={name: number for number, name in enumerate(names)}, merges=[(space, "w")], model_max_length=LONGEST_ROW
+    )

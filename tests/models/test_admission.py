@@ -10,10 +10,10 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from scala_lab.cli import main
-from scala_lab.commands.architectures import compare_architecture
 from scala_lab.config import RunSpec
 from scala_lab.data.tasks import Task
 from scala_lab.data.tokens import TokenSplit
+from scala_lab.equality import compare_architecture
 from scala_lab.errors import UserError
 from scala_lab.models.admission import admit
 from scala_lab.models.architectures import save_tiny, tiny_classifier
@@ -130,14 +130,14 @@ def test_what_cannot_be_confirmed_is_refused_in_a_sentence(sentence):
     "model_type", ["gpt2", "llama", "qwen2", "mistral", "opt", "gemma", "gpt_neox", "bloom", "phi"]
 )
 def test_decoders_equal_the_stock_model(model_type):
-    assert [one.use for one in compare_architecture(model_type) if not one.equal] == []
+    assert [result.use for result in compare_architecture(model_type) if not result.equal] == []
 
 
 @pytest.mark.parametrize(
     "model_type", ["modernbert", "deberta-v2", "xlnet", "esm", "mixtral", "convbert", "longformer"]
 )
 def test_other_architectures_equal_the_stock_model(model_type):
-    assert [one.use for one in compare_architecture(model_type) if not one.equal] == []
+    assert [result.use for result in compare_architecture(model_type) if not result.equal] == []
 
 
 def test_the_command_prints_the_table_and_the_sentence(tmp_path, capfd):
@@ -145,7 +145,7 @@ def test_the_command_prints_the_table_and_the_sentence(tmp_path, capfd):
     table = (tmp_path / "table.md").read_text()
     assert "2 architectures, 1 equal to stock" in table
     assert "| bert | equal to stock (" in table
-    assert "| ibert | refused (" in table
+    assert "| ibert | refused: it does not run as transformers runs it: unpadded, its word embeddings are not" in table
     assert main(["architectures", "brt"]) == 2
     assert "no classifier of type 'brt'" in capfd.readouterr().err
 
