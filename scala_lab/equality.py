@@ -81,11 +81,11 @@ def train_difference(spec: RunSpec) -> float:
     training = Training(spec, prepared, ONE_WORKER)
     training.model.train()
     start = [parameter.detach().clone() for parameter in training.model.parameters()]
+    stock = load_classifier(spec.encoder.model, prepared.task, seed=spec.seed, dropout=spec.encoder.dropout)
+    to_float64(stock).train()
     for step in range(STEPS):
         training.accumulate(step)
         training.update(step)
-    stock = load_classifier(spec.encoder.model, prepared.task, seed=spec.seed, dropout=spec.encoder.dropout)
-    to_float64(stock).train()
     optimizer = build_optimizer(stock, spec.optim, training.rate)
     for step in range(STEPS):
         optimizer.zero_grad(set_to_none=True)
@@ -112,24 +112,23 @@ def evaluate_difference(spec: RunSpec) -> float:
     with torch.no_grad():
         rows = range(len(prepared.train))
         expected = torch.cat([stock(**_unpadded(prepared, row)[0]).logits for row in rows]).numpy()
-    # the second is for a head that says the same of all rows
-    spread = max(np.ptp(expected, axis=0).max(), 1e-3 * np.abs(expected).max())
+    spread = max(np.ptp(expected, axis=0).max(), 1e-3 * np.abs(expected).max())  # of a head equal on all rows
     return float(np.abs(logits - expected).max() / spread)
 
 
 def sharpness_difference(spec: RunSpec) -> float:
     """Return the largest relative difference of Hessian products, with the top eigenvector and a random vector."""
     prepared, stock, ours, admission = _load_pair(spec)
-    rows = np.arange(len(prepared.train))
-    op = HessianOperator(ours, sorted_batches(prepared.train, rows, 4, admission.padding))
+    rows = len(prepared.train)
+    op = HessianOperator(ours, sorted_batches(prepared.train, np.arange(rows), 4, admission.padding))
     top = top_eigenpairs(op, 1, tol=1e-4).eigenvectors[0]
     random_vector = torch.randn(op.space.size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     worst = 0.0
     for vector in (top, random_vector):
         expected = torch.zeros_like(vector)
-        for row in rows:
+        for row in range(rows):
             expected += stock_product(stock, *_unpadded(prepared, row), vector)
-        expected /= len(rows)
+        expected /= rows
         worst = max(worst, float((op @ vector - expected).norm() / expected.norm()))
     return worst
 

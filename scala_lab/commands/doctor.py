@@ -34,9 +34,7 @@ OPTIONAL = {
 """Packages that add something: what they add, and how to get them."""
 
 GIGABYTE = 1e9
-
 Status = Literal["ok", "absent", "missing"]
-"""missing: required, and not there; absent: optional, nothing breaks."""
 
 
 @dataclass(frozen=True)
@@ -52,19 +50,11 @@ class Doctor:
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report.
+    """One line of the report."""
 
-    Attributes:
-        topic: machine, torch, package, optional, data or suggestion.
-        name: What was examined.
-        status: Whether it is there.
-        value: What it is.
-        advice: What to do about it, if anything.
-    """
-
-    topic: str
+    topic: str  # machine, torch, package, optional, data or suggestion
     name: str
-    status: Status
+    status: Status  # missing: required and not there; absent: optional, nothing breaks
     value: str
     advice: str = ""
 

@@ -32,14 +32,11 @@ from scala_lab.models.narrowing import Narrowing, prove_narrowing
 TOLERANCE = 1e-9
 """Largest relative difference between our encoder and the stock model, in float64."""
 
-ROWS = 5
-"""How many rows are compared."""
-
-MAX_TOKENS, MAX_TOKENS_FORWARD = 24, 256
-"""Longer rows lose their middle, so that admission stays quick; less of it where only logits are compared."""
+ROWS, MAX_TOKENS, MAX_TOKENS_FORWARD = 5, 24, 256
+"""Rows that are compared; longer ones lose their middle, which saves time, later where only logits are compared."""
 
 RANDOM_TRIES = 8
-"""How many more passes a model that draws random numbers in training mode has to show that they change something."""
+"""Further passes in training mode in which the random numbers that a model draws may change its logits."""
 
 NEGLIGIBLE = 1e-4
 """A tensor's gradient is compared relative to its own largest entry, or to this share of the model's largest where
@@ -97,24 +94,17 @@ class Admission:
 
 
 def admit(model: nn.Module, split: TokenSplit, pad_token: int, name: str, use: Use = "train") -> Admission:
-    """Find the fastest exact settings for a model, or refuse it.
+    """Find the fastest exact settings for a model on a task's rows, or refuse it with a sentence on what differs.
 
-    Args:
-        model: A classifier as loaded; it is not changed.
-        split: Rows of the task.
-        pad_token: Id that rows are padded with.
-        name: What to call the model in errors.
-        use: train compares logits and gradients from word embeddings, predict only logits from token ids.
-
-    Raises:
-        UserError: No setting is exact; the sentence says what differs.
+    To train, logits and gradients from word embeddings are compared; to predict, logits from token ids. The model is
+    not changed; `name` is what errors call it.
     """
     rows, long_rows = _few_rows(split, MAX_TOKENS), _few_rows(split, MAX_TOKENS_FORWARD)
     ids = torch.as_tensor(np.append(long_rows.ids, pad_token))
     with Float64Islands(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
-            own = _Trial(_float64_copy(model, ids), long_rows, "predict")
+            original = _Trial(_float64_copy(model, ids), long_rows, "predict")
             perturbed = _Trial(random_twin(model, ids), rows, use)
         except UserError as error:
             raise UserError(f"{name} is refused: {error}") from None
@@ -122,7 +112,7 @@ def admit(model: nn.Module, split: TokenSplit, pad_token: int, name: str, use: U
             raise UserError(
                 f"{name}: transformers itself cannot run it on a row of this task: {first_line(error)}"
             ) from error
-        stochastic = drops_out(model) or any(_is_stochastic(trial.twin, rows, use) for trial in (own, perturbed))
+        stochastic = drops_out(model) or any(_is_stochastic(trial.twin, rows, use) for trial in (original, perturbed))
         complaints: list[str] = []
         paddings = {
             "padded on the right": Padding(pad_token, "right"),
@@ -134,7 +124,7 @@ def admit(model: nn.Module, split: TokenSplit, pad_token: int, name: str, use: U
                 admission = perturbed.run(padding, fast)
                 if admission is None:
                     continue
-                own.run(padding, fast, admission.narrowing)
+                original.run(padding, fast, admission.narrowing)
                 return replace(admission, stochastic=stochastic, note="; ".join(complaints))
             except UserError as error:
                 complaints.append(f"{padded}{', by our fast layers' if fast else ''}, {error}")
@@ -145,12 +135,8 @@ def random_twin(model: nn.Module, ids: Tensor | None = None) -> nn.Module:
     """Copy a model into float64 and eval mode, with weights perturbed so that every part of it acts.
 
     Weights get noise of about 1/sqrt(inputs) and biases are drawn anew: a head of zeros or a tiny initialisation then
-    has derivatives everywhere, and no large offset hides a difference.
-
-    Args:
-        model: It is not changed.
-        ids: Tokens of the rows that will be run: of a plain word embedding table only their rows are copied, since
-            copying all would take most of the time; None copies all.
+    has derivatives everywhere, and no large offset hides a difference. With `ids`, the tokens of the rows that will be
+    run, a plain word embedding table is cut to their rows: copying all of it would take most of the time.
     """
     twin = _float64_copy(model, ids)
     rng = torch.Generator().manual_seed(0)
@@ -167,11 +153,7 @@ def random_twin(model: nn.Module, ids: Tensor | None = None) -> nn.Module:
 
 
 class _Trial:
-    """A float64 model and what its stock forward pass gives on each row alone, to compare settings with.
-
-    Raises:
-        UserError: The stock model itself has no single answer to a row.
-    """
+    """A float64 model and what its stock forward pass gives on each row alone, to compare settings with."""
 
     def __init__(self, twin: nn.Module, rows: TokenSplit, use: Use) -> None:
         self.twin, self.rows, self.use = twin, rows, use
@@ -188,24 +170,19 @@ class _Trial:
             raise UserError("its answer to a row depends on the rows that it was given before")
 
     def run(self, padding: Padding, fast: bool, narrowing: Narrowing | None = None) -> Admission | None:
-        """Run the rows by our encoder and return its settings; None where the fast settings equal the slow ones.
+        """Run the rows by our encoder and return its settings; raise UserError if the result is not the stock model's.
 
-        Args:
-            padding: How rows share a batch.
-            fast: Whether to use our attention and a narrowed last layer.
-            narrowing: What is narrowed; default whatever can be proved.
-
-        Raises:
-            UserError: The result is not the stock model's; the sentence says what differs.
+        `fast` uses our attention and a narrowed last layer, default whatever narrowing can be proved; None where that
+        leaves nothing fast.
         """
         indices, lengths = np.arange(len(self.rows)), self.rows.lengths
         equal_lengths = [indices[lengths == length] for length in np.unique(lengths)]
         batches = _batches(self.twin, self.rows, equal_lengths if padding.side == "none" else [indices], padding)
-        with own_attention(self.twin) if fast else nullcontext(False) as own:
+        with own_attention(self.twin) if fast else nullcontext(False) as fast_attention:
             try:
                 if narrowing is None:
                     narrowing = _proved(self.twin, batches) if fast else Narrowing()
-                    if fast and not own and narrowing.norm is None:
+                    if fast and not fast_attention and narrowing.norm is None:
                         return None
                 encoder = Encoder(self.twin, narrowing=narrowing)
                 if self.use == "train":
@@ -218,7 +195,7 @@ class _Trial:
                 raise
             except Exception as error:  # whatever a model's own code raises
                 raise UserError(f"it fails ({first_line(error)})") from error
-        return Admission(padding, narrowing, own, True, *_differences(outcome, self.stock))
+        return Admission(padding, narrowing, fast_attention, True, *_differences(outcome, self.stock))
 
     def _outcome(self, forward: Callable[[dict[str, Tensor]], Tensor], batches: Sequence[_Batch]) -> _Outcome:
         parts, train = [], self.use == "train"
@@ -241,11 +218,7 @@ class _Trial:
 
 
 def _differences(ours: _Outcome, stock: _Outcome) -> tuple[float, float | None]:
-    """Return the largest relative differences of logits and of gradients.
-
-    Raises:
-        UserError: One of them exceeds the tolerance.
-    """
+    """Return the largest relative differences of logits and of gradients; raise UserError above the tolerance."""
     (logits, gradients), (stock_logits, stock_gradients) = ours, stock
     if logits.shape != stock_logits.shape:
         raise UserError(f"logits have shape {tuple(logits.shape)}, not {tuple(stock_logits.shape)}")
@@ -388,7 +361,6 @@ class _UsedRows(nn.Embedding):
     used: Tensor
 
     def forward(self, input: Tensor) -> Tensor:
-        """Look ids up."""
         rows = torch.searchsorted(self.used, input.contiguous()).clamp_max(len(self.used) - 1)
         return nn.functional.embedding(rows, self.weight, self.padding_idx)
 
@@ -408,7 +380,6 @@ class Float64Islands(TorchFunctionMode):
     _LOW = frozenset({torch.float32, torch.float16, torch.bfloat16})
 
     def __torch_function__(self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of torch."""
         named = dict(kwargs or {})
         if function is Tensor.float:
             return args[0].double()

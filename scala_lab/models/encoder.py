@@ -1,4 +1,4 @@
-"""The encoder: a sequence classifier that can be run from its word embeddings, so that noise can be added to them."""
+"""Run a sequence classifier from its word embeddings, so that noise can be added to them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ from scala_lab.models.narrowing import Narrowing, narrowed
 
 
 class Encoder:
-    """A sequence classifier seen from its word embeddings e = E[ids].
-
-    `embed` looks words up, `logits` runs everything after that (position and type embeddings, LayerNorm, layers,
-    head). Noise is added between the two:
+    """A classifier of transformers in two parts: word embeddings e = E[ids], and everything after them.
 
         e_BLD = encoder.embed(inputs)
         z_BC = encoder.logits(e_BLD + delta_BLD, inputs)
@@ -28,12 +25,8 @@ class Encoder:
     The model is called with its token ids, and its word embedding table returns the given embeddings. So whatever else
     a model does with ids (the last token of a decoder, positions counted from the padding) stays right.
 
-    Gradients reach the table through `embed`. On CPU its backward adds the looked-up rows straight into the table's
-    gradient: the stock backward fills a zero tensor as large as the whole table for every micro-batch, which costs
-    more than a layer of a small encoder.
-
     Args:
-        model: A classifier of transformers.
+        model: Left in the mode that it is in.
         narrowing: What the last layer computes for the first token alone, as `admission.admit` proved it.
         stochastic: Whether the model has dropout; default as its modules and config say.
         autocast: Precision of matrix products; default that of the weights.
@@ -68,11 +61,6 @@ class Encoder:
         special = table.max_norm or table.scale_grad_by_freq or table.sparse if type(table) is nn.Embedding else True
         return not special and not table._forward_hooks
 
-    @property
-    def device(self) -> torch.device:
-        """The device of the weights."""
-        return next(self.model.parameters()).device
-
     def embed(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Look up the word embeddings of a batch, (samples, tokens, width)."""
         ids = inputs["input_ids"]
@@ -95,10 +83,8 @@ class Encoder:
         return self._run(**inputs)
 
     def _run(self, **inputs: Tensor) -> Tensor:
-        with (
-            narrowed(self.model, self.narrowing),
-            torch.autocast(self.device.type, self.autocast or torch.bfloat16, enabled=self.autocast is not None),
-        ):
+        device, dtype = next(self.model.parameters()).device.type, self.autocast or torch.bfloat16
+        with narrowed(self.model, self.narrowing), torch.autocast(device, dtype, enabled=self.autocast is not None):
             logits = self.model(**inputs, **self._options).logits
         return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
@@ -174,7 +160,11 @@ def replaced_embeddings(table: nn.Module, ids: Tensor, embeddings: Tensor) -> It
 
 
 class _InPlaceLookup(torch.autograd.Function):
-    """E[ids] whose backward adds into E.grad, which must exist, instead of returning a dense gradient."""
+    """E[ids] whose backward adds the rows' gradients straight into E.grad, which must exist.
+
+    The stock backward fills a zero tensor as large as the whole table for every micro-batch, which on CPU costs more
+    than a layer of a small encoder.
+    """
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, ids: Tensor, padding_idx: int | None) -> Tensor:

