@@ -15,8 +15,6 @@ from scala_lab.errors import UserError
 if TYPE_CHECKING:
     from scala_lab.equality import Comparison
 
-EQUAL, REFUSED, WRONG = "equal to stock", "refused", "NOT EQUAL"
-
 
 @dataclass(frozen=True)
 class Architectures:
@@ -58,13 +56,13 @@ def run(options: Architectures) -> int:
     torch.set_num_threads(1)
     results: dict[str, list[Comparison]] = {}
     lines = [f"| architecture | {' | '.join(MEASURES)} |", f"|---|{'---|' * len(MEASURES)}"]
-    for name in options.names or MODEL_TYPES:
+    for name in dict.fromkeys(options.names or MODEL_TYPES):
         results[name] = compare_architecture(name)
         cells = {comparison.use: _cell(comparison) for comparison in results[name]}
         print(f"{name:22}" + "  ".join(f"{use}: {cell}" for use, cell in cells.items()), flush=True)
         lines.append(f"| {name} | {' | '.join(cells.values())} |")
-    verdicts = [{_verdict(comparison) for comparison in comparisons} for comparisons in results.values()]
-    equal, wrong = verdicts.count({EQUAL}), sum(WRONG in verdict for verdict in verdicts)
+    equal = sum(all(use.equal for use in uses) for uses in results.values())
+    wrong = sum(any(use.difference is not None and not use.equal for use in uses) for uses in results.values())
     summary = (
         f"transformers {transformers.__version__}: {len(results)} architectures, {equal} equal to stock in training, "
         f"evaluation and sharpness, {len(results) - equal - wrong} refused in at least one of them, {wrong} not equal"
@@ -74,18 +72,12 @@ def run(options: Architectures) -> int:
         write_text(options.markdown, "\n".join([summary, "", *lines, ""]))
         print(f"table: {options.markdown}", file=sys.stderr)
     if options.json_ is not None:
-        entries = [{"architecture": name, **vars(result)} for name, uses in results.items() for result in uses]
+        entries = [{"architecture": name, **vars(use)} for name, uses in results.items() for use in uses]
         write_text(options.json_, json.dumps(entries, indent=1) + "\n")
     return 1 if wrong else 0
 
 
-def _verdict(comparison: Comparison) -> str:
-    if comparison.difference is None:
-        return REFUSED
-    return EQUAL if comparison.equal else WRONG
-
-
 def _cell(comparison: Comparison) -> str:
     if comparison.difference is None:
-        return f"{REFUSED}: {comparison.refusal}"
-    return f"{_verdict(comparison)} ({comparison.difference:.0e})"
+        return f"refused: {comparison.refusal}"
+    return f"{'equal to stock' if comparison.equal else 'NOT EQUAL'} ({comparison.difference:.0e})"

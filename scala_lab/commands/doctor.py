@@ -169,12 +169,10 @@ def _torch() -> list[Finding]:
         findings.append(Finding("torch", "precisions", "ok", ", ".join(precisions("cpu"))))
     findings.append(Finding("torch", "threads", "ok", f"{default_threads()} by default"))
     for name, use in (("gloo", "CPU"), ("nccl", "GPU")):
-        distributed = torch.distributed
-        if distributed.is_available() and getattr(distributed, f"is_{name}_available")():
-            findings.append(Finding("torch", name, "ok", f"several {use} workers"))
-        else:
-            lack = f"not in this build of torch: no {use} workers beyond one"
-            findings.append(Finding("torch", name, "absent", lack))
+        finding = Finding("torch", name, "absent", f"not in this build of torch: no {use} workers beyond one")
+        if torch.distributed.is_available() and getattr(torch.distributed, f"is_{name}_available")():
+            finding = Finding("torch", name, "ok", f"several {use} workers")
+        findings.append(finding)
     suggested = f"--workers {gpus}" if gpus else f"--workers 1 --threads {usable_cores()}"
     return [*findings, Finding("suggestion", "flags", "ok", suggested)]
 

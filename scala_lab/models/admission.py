@@ -44,11 +44,8 @@ its own is smaller: below it, a gradient that is zero in exact arithmetic (a key
 
 Use = Literal["train", "predict"]
 
-_Batch = tuple[np.ndarray, dict[str, Tensor]]
-"""Indices of rows, and the model's inputs made of them."""
-
-_Outcome = tuple[Tensor, dict[str, Tensor | None] | None]
-"""Logits of all rows, and in training the gradient of each parameter for a random weighting of these logits."""
+_Batch = tuple[np.ndarray, dict[str, Tensor]]  # indices of rows, and the model's inputs made of them
+_Outcome = tuple[Tensor, dict[str, Tensor | None] | None]  # logits of all rows, and gradients by parameter
 
 
 @dataclass(frozen=True)
@@ -198,6 +195,7 @@ class _Trial:
         return Admission(padding, narrowing, fast_attention, True, *_differences(outcome, self.stock))
 
     def _outcome(self, forward: Callable[[dict[str, Tensor]], Tensor], batches: Sequence[_Batch]) -> _Outcome:
+        """Return the logits of all rows, and in training the gradient of a randomly weighted sum of them."""
         parts, train = [], self.use == "train"
         with torch.set_grad_enabled(train):
             for rows, inputs in batches:
@@ -298,25 +296,14 @@ def _few_rows(split: TokenSplit, max_tokens: int) -> TokenSplit:
     if len(set(lengths)) < 3 and max(lengths) > 3:
         chosen = np.append(chosen, [order[-1]] * 2)
         lengths += [max(lengths) // 2 + 1, max(lengths) // 4 + 1]
-    source = np.concatenate(
-        [
-            split.offsets[row] + _without_middle(int(split.lengths[row]), length)
-            for row, length in zip(chosen, lengths, strict=True)
-        ]
-    )
+    kept = []
+    for row, length in zip(chosen, lengths, strict=True):
+        tokens, tail = np.arange(split.offsets[row], split.offsets[row + 1]), length // 2
+        kept.append(np.delete(tokens, slice(length - tail, len(tokens) - tail)))
+    source = np.concatenate(kept)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     types = None if split.type_ids is None else split.type_ids[source]
     return TokenSplit(split.ids[source], offsets, types, np.arange(len(chosen)))
-
-
-def _without_middle(length: int, new_length: int) -> np.ndarray:
-    """Return the indices that stay when a row is cut in its middle.
-
-    >>> _without_middle(9, 5)
-    array([0, 1, 2, 7, 8])
-    """
-    head = (new_length + 1) // 2
-    return np.concatenate([np.arange(head), np.arange(length - (new_length - head), length)])
 
 
 def _batches(twin: nn.Module, split: TokenSplit, groups: Sequence[np.ndarray], padding: Padding) -> list[_Batch]:

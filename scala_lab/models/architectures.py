@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import CONFIG_MAPPING, AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.tokenization_auto import (
@@ -193,8 +194,6 @@ def _tokenizer(model: PreTrainedModel) -> transformers.PreTrainedTokenizerFast:
     Encoders read [CLS] words [SEP], XLNet words [SEP] [CLS], encoder-decoders words [EOS], decoders words alone. A
     decoder whose config has no padding token gets none.
     """
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-
     config, model_type = model.config.get_text_config(), model.config.model_type
     own = tokenizer_class_from_name(TOKENIZER_MAPPING_NAMES.get(model_type) or "TokenizersBackend")
     if own and model_type in MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS and own is not TokenizersBackend:

@@ -11,19 +11,19 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.utils.hooks import RemovableHandle
+
 from scala_lab.data.tasks import Task
 from scala_lab.errors import UserError
 
 if TYPE_CHECKING:
-    import torch
-    from torch.utils.hooks import RemovableHandle
     from transformers import PreTrainedModel
 
 Order = tuple[int, ...]
 """For each class of the task, the output of the checkpoint that stands for it."""
 
-SHOWN = 10
-"""Names that a sentence lists before it counts the rest."""
+SHOWN = 10  # names that a sentence lists before it counts the rest
 
 
 def output_order(
@@ -34,7 +34,14 @@ def output_order(
     `label_names` are the classes in the order of the outputs, where the config itself does not say. A head whose names
     do not say which output is which class is refused if the order is `required`, else None.
     """
-    given = _given_order(task, label_names) if label_names else None
+    given = _match(label_names, task.labels) if label_names else None
+    if label_names and task.regression:
+        raise UserError(f"--label-names is for classes; task {task.name} predicts a number")
+    if label_names and given is None:
+        raise UserError(
+            f"--label-names must be the classes of task {task.name} in some order, {_listed(task.labels)}, "
+            f"not {_listed(label_names)}"
+        )
     if task.regression or config.problem_type == "regression" or config.num_labels != task.outputs:
         return given
     try:
@@ -60,19 +67,6 @@ def output_order(
     return own if given is None else given
 
 
-def _given_order(task: Task, label_names: Sequence[str]) -> Order:
-    """Return the order that `--label-names` says, which must be one of all the task's classes."""
-    if task.regression:
-        raise UserError(f"--label-names is for classes; task {task.name} predicts a number")
-    order = _match(label_names, task.labels)
-    if order is None:
-        raise UserError(
-            f"--label-names must be the classes of task {task.name} in some order, {_listed(task.labels)}, "
-            f"not {_listed(label_names)}"
-        )
-    return order
-
-
 def _output_names(config: Any, source: str) -> list[str]:
     """Return what a checkpoint calls its outputs, in their order."""
     id2label = {int(index): str(name) for index, name in config.id2label.items()}
@@ -80,9 +74,8 @@ def _output_names(config: Any, source: str) -> list[str]:
         numbers = ", ".join(map(str, sorted(id2label)))
         raise UserError(f"{source}: id2label in config.json must number the outputs from 0, not {numbers}")
     names = [id2label[index] for index in range(len(id2label))]
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"{source}: id2label in config.json has {name!r} twice")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError(f"{source}: id2label in config.json has {twice[0]!r} twice")
     label2id = {str(name): int(index) for name, index in (config.label2id or {}).items()}
     if set(label2id) == set(names) and any(label2id[name] != index for index, name in enumerate(names)):
         raise UserError(f"{source}: id2label and label2id in config.json contradict each other")
@@ -115,8 +108,6 @@ def order_outputs(model: PreTrainedModel, order: Order, source: str) -> None:
     Raises:
         UserError: There is no layer of which this can be proved.
     """
-    import torch
-
     if order == tuple(range(len(order))):
         return
     named_layer = logits_layer(model, len(order))
@@ -149,8 +140,6 @@ def logits_layer(model: PreTrainedModel, outputs: int) -> tuple[str, torch.nn.Li
     Proved by replacing its outputs for a row with fixed numbers: the logits must be these numbers, to the bit.
     Comparing logits before and after would prove nothing where the weights of a head are small or equal.
     """
-    import torch
-
     marks = torch.arange(1.0, outputs + 1)
     for name, module in reversed(list(model.named_modules())):
         if isinstance(module, torch.nn.Linear) and module.out_features == outputs:
@@ -162,8 +151,6 @@ def logits_layer(model: PreTrainedModel, outputs: int) -> tuple[str, torch.nn.Li
 
 def _run(model: PreTrainedModel, hook: RemovableHandle) -> torch.Tensor:
     """Return the logits of a row of a few words, in eval mode, and remove the hook."""
-    import torch
-
     table: Any = model.get_input_embeddings()
     padding = getattr(model.config, "pad_token_id", None)
     ids = torch.tensor([[word for word in range(min(8, table.num_embeddings)) if word != padding]], device=model.device)

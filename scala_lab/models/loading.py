@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import torch
 
 from scala_lab.data.tasks import Task
 from scala_lab.errors import UserError
@@ -26,7 +27,6 @@ from scala_lab.models.fast_layers import dropout_rates, set_dropout
 from scala_lab.models.labels import order_outputs, output_order
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from scala_lab.data.tokens import TokenSplit
@@ -147,7 +147,6 @@ def load_classifier(
         first_guess: What a fresh regression head says before it has learned anything; default 0.
         label_names: The task's classes in the order of the checkpoint's outputs; default as its config names them.
     """
-    import torch
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
     location = locate_model(model)
@@ -328,8 +327,6 @@ def _positions(model: torch.nn.Module) -> int | None:
 
     RoBERTa's counts from after its padding row; OPT's and BART's reserve `offset` rows at their start.
     """
-    import torch
-
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Embedding) and _POSITION_TABLE.search(name):
             reserved = getattr(module, "offset", 0 if module.padding_idx is None else module.padding_idx + 1)
