@@ -99,8 +99,8 @@ def train_difference(spec: RunSpec) -> float:
         for group in optimizer.param_groups:
             group["lr"] = training.rate * rate_factor(step, training.steps, spec.optim.warmup)
         optimizer.step()
-    triples = zip(training.model.parameters(), stock.parameters(), start, strict=True)
-    changes = [(ours.detach() - before, theirs.detach() - before) for ours, theirs, before in triples]
+    weights = zip(training.model.parameters(), stock.parameters(), start, strict=True)
+    changes = [(ours.detach() - before, plain.detach() - before) for ours, plain, before in weights]
     scale = max(float(expected.abs().max()) for _, expected in changes)
     return max(float((change - expected).abs().max()) for change, expected in changes) / scale
 

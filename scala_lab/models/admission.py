@@ -50,25 +50,15 @@ _Outcome = tuple[Tensor, dict[str, Tensor | None] | None]  # logits of all rows,
 
 @dataclass(frozen=True)
 class Admission:
-    """The settings that a model is run with, and the evidence that they are exact.
+    """The settings that a model is run with, and the evidence that they are exact."""
 
-    Attributes:
-        padding: How rows of different lengths share a batch.
-        narrowing: What the last layer computes for the first token alone.
-        fast_attention: Whether our attention replaces torch's.
-        stochastic: Whether two passes in training mode may differ, by dropout or otherwise.
-        logit_difference: Largest relative difference of logits to the stock model on each row alone.
-        gradient_difference: The same of the parameters' gradients; None where the model is only to predict.
-        note: Why faster settings are not used; '' where they are.
-    """
-
-    padding: Padding
-    narrowing: Narrowing
-    fast_attention: bool
-    stochastic: bool
-    logit_difference: float
-    gradient_difference: float | None
-    note: str = ""
+    padding: Padding  # how rows of different lengths share a batch
+    narrowing: Narrowing  # what the last layer computes for the first token alone
+    fast_attention: bool  # whether our attention replaces torch's
+    stochastic: bool  # whether two passes in training mode may differ, by dropout or otherwise
+    logit_difference: float  # the largest relative one, to the stock model on each row alone
+    gradient_difference: float | None  # the same of the parameters' gradients; None where the model only predicts
+    note: str = ""  # why faster settings are not used
 
     def encoder(self, model: nn.Module, autocast: torch.dtype | None = None) -> Encoder:
         """Wrap the model in an encoder with these settings."""
@@ -296,11 +286,11 @@ def _few_rows(split: TokenSplit, max_tokens: int) -> TokenSplit:
     if len(set(lengths)) < 3 and max(lengths) > 3:
         chosen = np.append(chosen, [order[-1]] * 2)
         lengths += [max(lengths) // 2 + 1, max(lengths) // 4 + 1]
-    kept = []
+    parts = []
     for row, length in zip(chosen, lengths, strict=True):
         tokens, tail = np.arange(split.offsets[row], split.offsets[row + 1]), length // 2
-        kept.append(np.delete(tokens, slice(length - tail, len(tokens) - tail)))
-    source = np.concatenate(kept)
+        parts.append(np.delete(tokens, slice(length - tail, len(tokens) - tail)))
+    source = np.concatenate(parts)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     types = None if split.type_ids is None else split.type_ids[source]
     return TokenSplit(split.ids[source], offsets, types, np.arange(len(chosen)))

@@ -20,15 +20,11 @@ from scala_lab.errors import UserError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-Order = tuple[int, ...]
-"""For each class of the task, the output of the checkpoint that stands for it."""
-
+Order = tuple[int, ...]  # for each class of the task, the output of the checkpoint that stands for it
 SHOWN = 10  # names that a sentence lists before it counts the rest
 
 
-def output_order(
-    config: Any, task: Task, source: str, label_names: Sequence[str] = (), *, required: bool = True
-) -> Order | None:
+def output_order(config: Any, task: Task, source: str, label_names: Sequence[str], *, required: bool) -> Order | None:
     """Return the outputs of a checkpoint's head in the order of the task's classes; None for a head of another size.
 
     `label_names` are the classes in the order of the outputs, where the config itself does not say. A head whose names

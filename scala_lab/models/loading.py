@@ -144,7 +144,7 @@ def load_classifier(
         dropout: Sets all dropout rates; 0 also turns off the jitter of routers to experts.
         new_head: Whether weights missing from the checkpoint, or a head of another size, start fresh. False
             (for evaluation) makes both an error.
-        first_guess: What a fresh regression head says before it has learned anything; default 0.
+        first_guess: Output of a fresh regression head before it has learned anything; default 0.
         label_names: The task's classes in the order of the checkpoint's outputs; default as its config names them.
     """
     from transformers import AutoConfig, AutoModelForSequenceClassification
@@ -278,7 +278,7 @@ def settle_pad_token(model: PreTrainedModel, tokenizer: Any, splits: Iterable[To
 
 
 def check_tokens(split: TokenSplit, chosen: np.ndarray, name: str) -> None:
-    """Refuse a split with `chosen` rows of no token at all: a model's answer to them would be made up."""
+    """Refuse a split with `chosen` rows of no token at all: a model would make its prediction up."""
     empty = np.sort(chosen[split.lengths[chosen] == 0])
     if len(empty):
         more = f" and of {len(empty) - 1} more" if len(empty) > 1 else ""

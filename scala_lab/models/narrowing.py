@@ -36,15 +36,12 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class Narrowing:
-    """What a model computes for the first token alone.
+    """What a model computes for the first token alone: the input of a LayerNorm call, and some linear calls before it.
 
-    Attributes:
-        norm: The LayerNorm call whose input is cut to the first token; None narrows nothing.
-        projections: Linear calls that are computed for the first token; True where the result is expanded to all
-            tokens again, because the model needs their number.
+    True beside a linear call expands its result to all tokens again, because the model needs their number.
     """
 
-    norm: Call | None = None
+    norm: Call | None = None  # None narrows nothing
     projections: tuple[tuple[Call, bool], ...] = ()
 
     @property
