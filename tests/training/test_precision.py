@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from scala_lab.cli import main
-from scala_lab.commands import doctor as examination
+from scala_lab.commands import doctor
 from scala_lab.config import MachineSpec, RunSpec
 from scala_lab.errors import UserError
 from scala_lab.methods.recipes import RECIPES
@@ -248,7 +248,7 @@ def test_a_run_has_exact_products_whatever_torch_was_told(run, monkeypatch):
 
 
 def test_doctor_shows_the_precisions_of_the_device():
-    found = {finding.name: finding.value for finding in examination._torch()}
+    found = {finding.name: finding.value for finding in doctor._torch()}
     if torch.cuda.is_available():
         assert "fp16" in found["cuda:0"]
     else:
