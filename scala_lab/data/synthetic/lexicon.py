@@ -1,12 +1,12 @@
 """The words of the embedded tasks: a taxonomy of nouns, verbs with their forms, opposites and words of opinion.
 
-Everything else in the package is computed from these tables, so a new word is one entry here. The shipped
-encoder's vocabulary is the set of words that occur here and in the frames: a change asks for a new pretraining.
+A new word is one entry here. The vocabulary of the shipped encoder is the set of words in these tables and in the
+sentence frames, so a change requires a new pretraining.
 """
 
 from __future__ import annotations
 
-KINDS: dict[str, str] = {
+HYPONYMS: dict[str, str] = {
     "animal": "dog cat bird horse fish",
     "dog": "poodle beagle terrier collie",
     "cat": "tabby kitten panther tiger",
@@ -30,7 +30,7 @@ KINDS: dict[str, str] = {
     "book": "novel atlas diary manual",
     "vessel": "basket bottle bucket jar",
 }
-"""Hypernym -> its hyponyms. Branches are disjoint: nothing is both a dog and a cat."""
+"""Hyponyms by hypernym. Branches are disjoint: nothing is both a dog and a cat."""
 
 NOUN_SYNONYMS = (
     "doctor physician, lawyer attorney, car automobile, coat jacket, object thing, vessel container, "
@@ -76,7 +76,7 @@ VERB_SYNONYMS = (
     "assist help, frighten scare, chase pursue, inspect examine, remember recall, admire adore, despise detest, "
     "protect guard, attack assault, get obtain, weep cry, leave depart"
 )
-VERB_KINDS: dict[str, str] = {
+VERB_HYPONYMS: dict[str, str] = {
     "get": "buy find borrow inherit",
     "move": "push drag lift",
     "damage": "break scratch burn",
