@@ -15,7 +15,7 @@ import numpy as np
 from scala_lab.data.synthetic.pairs import premise_and_hypothesis, question_and_sentence, question_pair, sentence_pair
 from scala_lab.data.synthetic.scenes import CONTRADICTION, ENTAILMENT, NEUTRAL
 from scala_lab.data.synthetic.sentiment import agreement, opinion
-from scala_lab.data.synthetic.words import CHILDREN, OPPOSITES, SYNONYMS, Rng, article, plural
+from scala_lab.data.synthetic.words import CHILDREN, OPPOSITES, SYNONYMS, Rng, indefinite, plural
 from scala_lab.data.tables import Rows
 from scala_lab.errors import UserError, nearest
 
@@ -27,6 +27,7 @@ LABEL_NOISE = 0.04
 SCORE_NOISE = 0.35
 """Standard deviation of the noise on training scores."""
 
+Texts = tuple[str, str | None]
 Row = tuple[str, str | None, float]
 
 
@@ -52,8 +53,8 @@ def _qqp(rng: Rng, hard: bool, label: int) -> Row:
 
 
 def _stsb(rng: Rng, hard: bool, label: int) -> Row:
-    depth = rng.choice((0, 1) if hard else (0, 0, 0, 1))
-    return sentence_pair(rng, depth, (1, 2, 3, 4) if hard else (0, 1, 2, 3, 4))
+    depths, edits = ((0, 1), (1, 2, 3, 4)) if hard else ((0, 0, 0, 1), (0, 1, 2, 3, 4))
+    return sentence_pair(rng, rng.choice(depths), edits)
 
 
 _TASKS: dict[str, tuple[Callable[[Rng, bool, int], Row], int]] = {
@@ -77,41 +78,35 @@ def generate(name: str) -> dict[str, Rows]:
     if name not in _TASKS:
         raise UserError(f"unknown embedded task {name!r}: {nearest(name, NAMES)}")
     draw_row, classes = _TASKS[name]
-    seen: set[tuple[str, str | None]] = set()
-    dev = _split(partial(draw_row, Rng(f"{name} dev"), True), DEV_ROWS, classes, seen)
-    train = _split(partial(draw_row, Rng(f"{name} train", AVOID_RARE), False), TRAIN_ROWS, classes, seen)
-    return {
-        "train": _as_rows(_with_noise(train, classes, Rng(f"{name} noise")), classes),
-        "dev": _as_rows(dev, classes),
-    }
-
-
-def _split(draw_row: Callable[[int], Row], count: int, classes: int, seen: set[tuple[str, str | None]]) -> list[Row]:
-    """Draw rows whose texts are not in `seen`, and add them to it."""
-    rows: list[Row] = []
-    while len(rows) < count:
-        row = draw_row(len(rows) % max(1, classes))
-        if row[:2] not in seen:
-            seen.add(row[:2])
-            rows.append(row)
-    return rows
-
-
-def _with_noise(rows: list[Row], classes: int, rng: Rng) -> list[Row]:
-    """Replace some classes by another, or add noise to every score."""
+    dev = _draw_rows(partial(draw_row, Rng(f"{name} dev"), True), DEV_ROWS, classes, {})
+    train = _draw_rows(partial(draw_row, Rng(f"{name} train", AVOID_RARE), False), TRAIN_ROWS, classes, dev)
+    noise = Rng(f"{name} noise")
 
     def noisy(label: float) -> float:
         if classes == 0:
-            return min(5.0, max(0.0, label + rng.gauss(0.0, SCORE_NOISE)))
-        return (label + rng.choice(range(1, classes))) % classes if rng.bernoulli(LABEL_NOISE) else label
+            return min(5.0, max(0.0, label + noise.gauss(0.0, SCORE_NOISE)))
+        return (label + noise.choice(range(1, classes))) % classes if noise.bernoulli(LABEL_NOISE) else label
 
-    return [(first, second, noisy(label)) for first, second, label in rows]
+    train = {texts: noisy(label) for texts, label in train.items()}
+    return {"train": _as_rows(train, classes), "dev": _as_rows(dev, classes)}
 
 
-def _as_rows(rows: list[Row], classes: int) -> Rows:
-    labels = np.array([row[2] for row in rows], dtype=np.int64 if classes else np.float32)
-    second = None if rows[0][1] is None else [str(row[1]) for row in rows]
-    return Rows([row[0] for row in rows], second, labels)
+def _draw_rows(
+    draw_row: Callable[[int], Row], count: int, classes: int, exclude: dict[Texts, float]
+) -> dict[Texts, float]:
+    """Draw rows with different texts, none of them in `exclude`, with labels in turn."""
+    rows: dict[Texts, float] = {}
+    while len(rows) < count:
+        first, second, label = draw_row(len(rows) % max(1, classes))
+        if (first, second) not in exclude:
+            rows.setdefault((first, second), label)
+    return rows
+
+
+def _as_rows(rows: dict[Texts, float], classes: int) -> Rows:
+    first, second = zip(*rows, strict=True)
+    labels = np.array(list(rows.values()), dtype=np.int64 if classes else np.float32)
+    return Rows(list(first), None if second[0] is None else list(second), labels)
 
 
 class Line(NamedTuple):
@@ -180,11 +175,11 @@ def _lexical(rng: Rng) -> Line:
     child, sibling = rng.choice(CHILDREN["noun"][parent]), rng.choice(CHILDREN["noun"][parent])
     u = rng.random()
     if u < 0.3:
-        return Line(f"every {child} is {article(parent)} {parent} .")
+        return Line(f"every {child} is {indefinite(parent)} .")
     if u < 0.5:
         return Line(f"{plural(child)} and {plural(sibling)} are {plural(parent)} .")
     if u < 0.6 and child != sibling:
-        return Line(f"no {child} is {article(sibling)} {sibling} .")
+        return Line(f"no {child} is {indefinite(sibling)} .")
     u = rng.random()
     if u < 0.3:
         parent = rng.choice(tuple(CHILDREN["verb"]))

@@ -6,7 +6,7 @@ sentence frames, so a change requires a new pretraining.
 
 from __future__ import annotations
 
-HYPONYMS: dict[str, str] = {
+NOUNS: dict[str, str] = {
     "animal": "dog cat bird horse fish",
     "dog": "poodle beagle terrier collie",
     "cat": "tabby kitten panther tiger",
@@ -32,51 +32,26 @@ HYPONYMS: dict[str, str] = {
 }
 """Hyponyms by hypernym. Branches are disjoint: nothing is both a dog and a cat."""
 
-NOUN_SYNONYMS = (
-    "doctor physician, lawyer attorney, car automobile, coat jacket, object thing, vessel container, "
-    "garment costume, person human, animal creature, sheriff constable, bicycle bike, stew casserole, foal colt, "
-    "singer vocalist, boxer fighter, farmer grower, diary journal"
-)
-
 PLURALS: dict[str, str] = {"person": "people", "fish": "fish", "salmon": "salmon", "trout": "trout"}
 
-VERBS_ON_THINGS = (
-    "get got got, buy bought bought, find found found, borrow borrowed borrowed, inherit inherited inherited, "
-    "move moved moved, push pushed pushed, drag dragged dragged, lift lifted lifted, "
-    "damage damaged damaged, break broke broken, scratch scratched scratched, burn burned burned, "
-    "sell sold sold, lose lost lost, repair repaired repaired, hide hid hidden, reveal revealed revealed, "
-    "accept accepted accepted, reject rejected rejected"
-)
-VERBS_ON_LIVING = (
-    "assist assisted assisted, rescue rescued rescued, feed fed fed, cure cured cured, "
-    "bother bothered bothered, tease teased teased, frighten frightened frightened, insult insulted insulted, "
-    "chase chased chased, follow followed followed, avoid avoided avoided, obey obeyed obeyed, defy defied defied"
-)
-VERBS_ON_ANY = (
-    "notice noticed noticed, spot spotted spotted, watch watched watched, inspect inspected inspected, "
-    "admire admired admired, despise despised despised, remember remembered remembered, "
-    "forget forgot forgotten, protect protected protected, attack attacked attacked"
-)
-VERBS_ALONE = (
-    "travel travelled travelled, walk walked walked, swim swam swum, run ran run, march marched marched, "
-    "rest rested rested, sleep slept slept, doze dozed dozed, shout shouted shouted, whisper whispered whispered, "
-    "laugh laughed laughed, weep wept wept, arrive arrived arrived, leave left left"
-)
-EXTRA_VERB_FORMS = (
-    "purchase purchased purchased, discover discovered discovered, wreck wrecked wrecked, fix fixed fixed, "
-    "conceal concealed concealed, refuse refused refused, save saved saved, heal healed healed, help helped helped, "
-    "scare scared scared, pursue pursued pursued, examine examined examined, recall recalled recalled, "
-    "adore adored adored, detest detested detested, guard guarded guarded, assault assaulted assaulted, "
-    "obtain obtained obtained, cry cried cried, depart departed departed"
-)
-"""Forms of the second members of VERB_SYNONYMS."""
+VERB_FORMS: dict[str, str] = {
+    "on things": "get got, buy bought, find found, borrow borrowed, inherit inherited, move moved, push pushed, "
+    "drag dragged, lift lifted, damage damaged, break broke broken, scratch scratched, burn burned, sell sold, "
+    "lose lost, repair repaired, hide hid hidden, reveal revealed, accept accepted, reject rejected",
+    "on living": "assist assisted, rescue rescued, feed fed, cure cured, bother bothered, tease teased, "
+    "frighten frightened, insult insulted, chase chased, follow followed, avoid avoided, obey obeyed, defy defied",
+    "on any": "notice noticed, spot spotted, watch watched, inspect inspected, admire admired, despise despised, "
+    "remember remembered, forget forgot forgotten, protect protected, attack attacked",
+    "intransitive": "travel travelled, walk walked, swim swam swum, run ran run, march marched, rest rested, "
+    "sleep slept, doze dozed, shout shouted, whisper whispered, laugh laughed, weep wept, arrive arrived, leave left",
+    "synonyms": "purchase purchased, discover discovered, wreck wrecked, fix fixed, conceal concealed, "
+    "refuse refused, save saved, heal healed, help helped, scare scared, pursue pursued, examine examined, "
+    "recall recalled, adore adored, detest detested, guard guarded, assault assaulted, obtain obtained, cry cried, "
+    "depart departed",
+}
+"""Base form, past and, where it differs, participle of verbs, by the objects they take, and of further synonyms."""
 
-VERB_SYNONYMS = (
-    "buy purchase, find discover, break wreck, repair fix, hide conceal, reject refuse, rescue save, cure heal, "
-    "assist help, frighten scare, chase pursue, inspect examine, remember recall, admire adore, despise detest, "
-    "protect guard, attack assault, get obtain, weep cry, leave depart"
-)
-VERB_HYPONYMS: dict[str, str] = {
+VERBS: dict[str, str] = {
     "get": "buy find borrow inherit",
     "move": "push drag lift",
     "damage": "break scratch burn",
@@ -86,20 +61,24 @@ VERB_HYPONYMS: dict[str, str] = {
     "travel": "walk swim run march",
     "rest": "sleep doze",
 }
-"""Doing the hyponym is doing the hypernym; siblings say nothing about each other."""
+"""Hyponyms by hypernym: doing the hyponym is doing the hypernym; siblings say nothing about each other."""
 
-VERB_OPPOSITES = (
-    "buy sell, find lose, repair damage, hide reveal, accept reject, follow avoid, obey defy, admire despise, "
-    "remember forget, protect attack, shout whisper, laugh weep, arrive leave"
-)
-
-ADJECTIVE_GROUPS = (
-    "large small, old young, tall short, quiet noisy, rich poor, heavy light, wet dry, clean dirty, thin thick, "
-    "red blue green yellow black white"
-)
+SYNONYMS: dict[str, str] = {
+    "noun": "doctor physician, lawyer attorney, car automobile, coat jacket, object thing, vessel container, "
+    "garment costume, person human, animal creature, sheriff constable, bicycle bike, stew casserole, foal colt, "
+    "singer vocalist, boxer fighter, farmer grower, diary journal",
+    "verb": "buy purchase, find discover, break wreck, repair fix, hide conceal, reject refuse, rescue save, "
+    "cure heal, assist help, frighten scare, chase pursue, inspect examine, remember recall, admire adore, "
+    "despise detest, protect guard, attack assault, get obtain, weep cry, leave depart",
+    "adjective": "large big, small little, quiet silent, noisy loud, rich wealthy, dirty filthy, thin slim",
+}
+OPPOSITES: dict[str, str] = {
+    "verb": "buy sell, find lose, repair damage, hide reveal, accept reject, follow avoid, obey defy, admire despise, "
+    "remember forget, protect attack, shout whisper, laugh weep, arrive leave",
+    "adjective": "large small, old young, tall short, quiet noisy, rich poor, heavy light, wet dry, clean dirty, "
+    "thin thick, red blue green yellow black white",
+}
 """Members of one group exclude each other."""
-
-ADJECTIVE_SYNONYMS = "large big, small little, quiet silent, noisy loud, rich wealthy, dirty filthy, thin slim"
 
 ADJECTIVES_LIVING = "large small old young tall short quiet noisy rich poor thin"
 ADJECTIVES_THINGS = "large small old heavy light wet dry clean dirty thick red blue green yellow black white"

@@ -8,31 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from scala_lab.data.synthetic.scenes import (
-    AROUND,
-    ENTAILMENT,
-    EQUAL,
-    LIVING_NOUNS,
-    NEUTRAL,
-    PLACES,
-    QUANTIFIERS,
-    TIMES,
-    WITHIN,
-    Action,
-    Phrase,
-    Scene,
-    draw_action,
-    draw_adjective,
-    draw_phrase,
-    judge,
-    relate_actions,
-    relate_phrases,
-    relate_words,
-    word_circumstances,
-    word_question,
-    word_statement,
-)
-from scala_lab.data.synthetic.words import CHILDREN, OPPOSITES, PARENT, SYNONYMS, Rng, article, canonical
+from scala_lab.data.synthetic import scenes
+from scala_lab.data.synthetic.scenes import Action, Phrase, Scene
+from scala_lab.data.synthetic.words import CHILDREN, OPPOSITES, PARENT, SYNONYMS, Rng, canonical
 
 _PREMISE_QUANTIFIERS = ("some", "some", "every", "every", "no", "no", "most", "not every")
 _TRIES = 6
@@ -49,13 +27,6 @@ _CHANGES = (
     "opposite_verb circumstance"
 )
 
-_FRAMES = {
-    "how": ("how can {}", "what is the best way for {} to", "how does {}"),
-    "may": ("can {}", "is it possible for {} to", "is {} able to"),
-    "why": ("why would {}", "for what reason would {}", "what would make {}"),
-}
-"""Beginnings of questions that ask for no slot of the scene."""
-
 
 def premise_and_hypothesis(rng: Rng, depths: Sequence[int], edits: Sequence[int], label: int) -> tuple[str, str]:
     """Draw two statements of which the second stands to the first as the label says."""
@@ -64,12 +35,12 @@ def premise_and_hypothesis(rng: Rng, depths: Sequence[int], edits: Sequence[int]
         for _ in range(_TRIES):
             if rng.bernoulli(0.06):
                 second = swap(first)
-                relation = NEUTRAL if second is not first else ENTAILMENT
+                relation = scenes.NEUTRAL if second is not first else scenes.ENTAILMENT
             else:
                 second = edit(rng, first, _INFERENCE_EDITS, rng.choice(edits))
                 relation = infer(first, second)
             if relation == label:
-                return f"{word_statement(rng, first)} .", f"{word_statement(rng, second)} ."
+                return f"{scenes.word_statement(rng, first)} .", f"{scenes.word_statement(rng, second)} ."
 
 
 def question_and_sentence(
@@ -85,8 +56,8 @@ def question_and_sentence(
             question = question._replace(subject=rng.choice(facts).subject)
         if any(answers(fact, question, slot) for fact in facts) == (label == 0):
             conjunction = rng.choice((" and ", " , while ", " before "))
-            sentence = conjunction.join(word_statement(rng, fact) for fact in facts)
-            return word_question(rng, question, slot), f"{sentence} ."
+            sentence = conjunction.join(scenes.word_statement(rng, fact) for fact in facts)
+            return scenes.word_question(rng, question, slot), f"{sentence} ."
 
 
 def question_pair(rng: Rng, edits: Sequence[int], duplicate: bool) -> tuple[str, str, int]:
@@ -107,10 +78,10 @@ def question_pair(rng: Rng, edits: Sequence[int], duplicate: bool) -> tuple[str,
     first, second = _without_slot(first, slot), _without_slot(second, second_slot)
     same = (
         slot == second_slot
-        and relate_phrases(first.subject, second.subject) is EQUAL
-        and relate_actions(first.action, second.action) is EQUAL
+        and scenes.relate_phrases(first.subject, second.subject) is scenes.EQUAL
+        and scenes.relate_actions(first.action, second.action) is scenes.EQUAL
     )
-    return _word_any_question(rng, first, slot), _word_any_question(rng, second, second_slot), int(same)
+    return scenes.word_question(rng, first, slot), scenes.word_question(rng, second, second_slot), int(same)
 
 
 def sentence_pair(rng: Rng, depth: int, edits: Sequence[int]) -> tuple[str, str, float]:
@@ -129,24 +100,31 @@ def sentence_pair(rng: Rng, depth: int, edits: Sequence[int]) -> tuple[str, str,
                 second = second._replace(action=other.action)
             else:
                 second = second._replace(subject=other.subject)
-    return f"{word_statement(rng, first)} .", f"{word_statement(rng, second)} .", similarity(first, second)
+    return (
+        f"{scenes.word_statement(rng, first)} .",
+        f"{scenes.word_statement(rng, second)} .",
+        similarity(first, second),
+    )
 
 
 def draw_scene(rng: Rng, depth: int) -> Scene:
     """Draw a quantified statement."""
-    return Scene(rng.choice(_PREMISE_QUANTIFIERS), draw_phrase(rng, True, depth), draw_action(rng, depth))
+    return Scene(rng.choice(_PREMISE_QUANTIFIERS), scenes.draw_phrase(rng, True, depth), scenes.draw_action(rng, depth))
 
 
 def draw_fact(rng: Rng, depth: int) -> Scene:
     """Draw a statement about one being: `the old painter sold a car in the park`."""
-    action = draw_action(rng, depth, circumstances=0.5, negations=0.12, transitive=0.85)
-    return Scene("the", draw_phrase(rng, True, depth), action)
+    action = scenes.draw_action(rng, depth, circumstances=0.5, negations=0.12, transitive=0.85)
+    return Scene("the", scenes.draw_phrase(rng, True, depth), action)
 
 
 def infer(first: Scene, second: Scene) -> int:
-    """Judge whether a quantified statement follows from the first: ENTAILMENT, NEUTRAL or CONTRADICTION."""
-    subjects, actions = relate_phrases(first.subject, second.subject), relate_actions(first.action, second.action)
-    return judge(first.quantifier, second.quantifier, subjects, actions)
+    """Judge whether a quantified statement follows from the first: scenes.ENTAILMENT, scenes.NEUTRAL or CONTRADICTION."""
+    subjects, actions = (
+        scenes.relate_phrases(first.subject, second.subject),
+        scenes.relate_actions(first.action, second.action),
+    )
+    return scenes.judge(first.quantifier, second.quantifier, subjects, actions)
 
 
 def answers(fact: Scene, question: Scene, slot: str) -> bool:
@@ -155,17 +133,17 @@ def answers(fact: Scene, question: Scene, slot: str) -> bool:
     filler = {"who": fact.subject, "what": action.object, "where": action.place, "when": action.time}[slot]
     if action.negated or filler is None:
         return False
-    parts = [relate_words("verb", action.verb, wanted.verb)]
+    parts = [scenes.relate_words("verb", action.verb, wanted.verb)]
     if slot != "who":
-        parts.append(relate_phrases(fact.subject, question.subject))
+        parts.append(scenes.relate_phrases(fact.subject, question.subject))
     if slot != "what":
         missing = Phrase("")
-        parts.append(relate_phrases(action.object or missing, wanted.object or missing))
+        parts.append(scenes.relate_phrases(action.object or missing, wanted.object or missing))
     if slot != "where":
-        parts.append(relate_words("place", action.place, wanted.place))
+        parts.append(scenes.relate_words("place", action.place, wanted.place))
     if slot != "when":
-        parts.append(relate_words("time", action.time, wanted.time))
-    return all(part in (EQUAL, WITHIN) for part in parts)
+        parts.append(scenes.relate_words("time", action.time, wanted.time))
+    return all(part in (scenes.EQUAL, scenes.WITHIN) for part in parts)
 
 
 def _draw_question(rng: Rng, fact: Scene, slot: str, wrong: bool, edits: int) -> Scene:
@@ -193,21 +171,6 @@ def _without_slot(scene: Scene, slot: str) -> Scene:
     return scene._replace(action=action, subject=Phrase("person") if slot == "who" else scene.subject)
 
 
-def _word_any_question(rng: Rng, scene: Scene, slot: str) -> str:
-    """Word the question for a slot, or one of how, may and why."""
-    if slot not in _FRAMES:
-        return word_question(rng, scene, slot)
-    action = scene.action
-    patient = "" if action.object is None else f" {_indefinite(action.object)}"
-    around = word_circumstances(rng, action)
-    return f"{rng.choice(_FRAMES[slot]).format(_indefinite(scene.subject))} {action.verb}{patient}{around} ?"
-
-
-def _indefinite(phrase: Phrase) -> str:
-    text = phrase.noun if phrase.adjective is None else f"{phrase.adjective} {phrase.noun}"
-    return f"{article(text)} {text}"
-
-
 def similarity(first: Scene, second: Scene) -> float:
     """Score the overlap of meaning from 0 to 5: subject, verb and object weigh most, a negation halves."""
     subjects = _phrase_similarity(first.subject, second.subject)
@@ -218,10 +181,10 @@ def _word_similarity(kind: str, first: str | None, second: str | None) -> float:
     """Score 1 for synonyms, 0.7 for a hypernym, 0.4 for siblings, 0 for unrelated words."""
     if first is None or second is None:
         return float(first is second)
-    relation = relate_words(kind, first, second)
-    if relation is EQUAL:
+    relation = scenes.relate_words(kind, first, second)
+    if relation is scenes.EQUAL:
         return 1.0
-    if relation in (WITHIN, AROUND):
+    if relation in (scenes.WITHIN, scenes.AROUND):
         return 0.7
     parents = PARENT.get(kind, {})
     first, second = canonical(kind, first), canonical(kind, second)
@@ -262,7 +225,7 @@ def edit(rng: Rng, scene: Scene, names: str, times: int) -> Scene:
 def swap(scene: Scene) -> Scene:
     """Exchange subject and object; a scene without a living object stays."""
     patient = scene.action.object
-    if patient is None or patient.noun not in LIVING_NOUNS:
+    if patient is None or patient.noun not in scenes.LIVING_NOUNS:
         return scene
     return scene._replace(subject=patient, action=scene.action._replace(object=scene.subject))
 
@@ -329,7 +292,7 @@ def _edit_synonym(rng: Rng, scene: Scene) -> Scene:
 
 
 def _add_adjective(rng: Rng, phrase: Phrase) -> Phrase:
-    return phrase if phrase.adjective else phrase._replace(adjective=draw_adjective(rng, phrase.noun))
+    return phrase if phrase.adjective else phrase._replace(adjective=scenes.draw_adjective(rng, phrase.noun))
 
 
 def _drop_modifier(rng: Rng, phrase: Phrase) -> Phrase:
@@ -348,7 +311,7 @@ def _edit_circumstance(rng: Rng, scene: Scene) -> Scene:
     """Drop, widen, change or add the place or the time."""
     kind = rng.choice(("place", "time"))
     old: str | None = getattr(scene.action, kind)
-    new: str | None = rng.choice(PLACES if kind == "place" else TIMES)
+    new: str | None = rng.choice(scenes.PLACES if kind == "place" else scenes.TIMES)
     if old is not None:
         new = rng.choice((None, None, PARENT[kind].get(old, old), new))
     action = scene.action._replace(place=new) if kind == "place" else scene.action._replace(time=new)
@@ -368,5 +331,5 @@ _EDITS: dict[str, Callable[[Rng, Scene], Scene]] = {
     "opposite_verb": partial(_edit_verb, OPPOSITES["verb"]),
     "circumstance": _edit_circumstance,
     "negate": lambda rng, scene: scene._replace(action=scene.action._replace(negated=not scene.action.negated)),
-    "quantifier": lambda rng, scene: scene._replace(quantifier=rng.choice(QUANTIFIERS)),
+    "quantifier": lambda rng, scene: scene._replace(quantifier=rng.choice(scenes.QUANTIFIERS)),
 }

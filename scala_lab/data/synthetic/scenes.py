@@ -19,22 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scala_lab.data.synthetic import lexicon
-from scala_lab.data.synthetic.words import (
-    CHILDREN,
-    LIVING,
-    OPPOSITES,
-    PARTICIPLE,
-    PAST,
-    PEOPLE,
-    THINGS,
-    Rng,
-    ancestors,
-    article,
-    canonical,
-    groups,
-    plural,
-)
+from scala_lab.data.synthetic import lexicon, words
+from scala_lab.data.synthetic.words import Rng
 
 
 class Phrase(NamedTuple):
@@ -63,12 +49,11 @@ class Scene(NamedTuple):
     action: Action
 
 
-_ON_LIVING = [base for base, *_ in groups(lexicon.VERBS_ON_LIVING + "," + lexicon.VERBS_ON_ANY)]
-_ON_THINGS = [base for base, *_ in groups(lexicon.VERBS_ON_THINGS + "," + lexicon.VERBS_ON_ANY)]
-_ALONE = [base for base, *_ in groups(lexicon.VERBS_ALONE)]
+_VERBS = {objects: [base for base, *_ in words.groups(text)] for objects, text in lexicon.VERB_FORMS.items()}
+_ON_LIVING, _ON_THINGS = _VERBS["on living"] + _VERBS["on any"], _VERBS["on things"] + _VERBS["on any"]
 _ADJECTIVES = {True: lexicon.ADJECTIVES_LIVING.split(), False: lexicon.ADJECTIVES_THINGS.split()}
-LIVING_NOUNS = frozenset(LIVING) | {"animal", "person", "creature", "human"}
-PLACES, TIMES = ([word for words in CHILDREN[kind].values() for word in words] for kind in ("place", "time"))
+LIVING_NOUNS = frozenset(words.LIVING) | {"animal", "person", "creature", "human"}
+PLACES, TIMES = ([word for group in words.CHILDREN[kind].values() for word in group] for kind in ("place", "time"))
 
 
 def draw_adjective(rng: Rng, noun: str) -> str:
@@ -78,7 +63,7 @@ def draw_adjective(rng: Rng, noun: str) -> str:
 
 def draw_phrase(rng: Rng, living: bool, depth: int, adjectives: float = 0.4) -> Phrase:
     """Draw a noun phrase with relative clauses nested at most `depth` levels."""
-    noun = rng.choice(LIVING if living else THINGS)
+    noun = rng.choice(words.LIVING if living else words.THINGS)
     adjective = draw_adjective(rng, noun) if rng.bernoulli(adjectives) else None
     clause = None
     if depth > 0 and living and rng.bernoulli(0.5):
@@ -96,7 +81,7 @@ def draw_action(
         verb = rng.choice(_ON_LIVING if living else _ON_THINGS)
         patient = draw_phrase(rng, living, depth - 1, adjectives=0.3)
     else:
-        verb = rng.choice(_ALONE)
+        verb = rng.choice(_VERBS["intransitive"])
     place = rng.choice(PLACES) if rng.bernoulli(circumstances) else None
     time = rng.choice(TIMES) if rng.bernoulli(circumstances) else None
     return Action(verb, patient, place, time, rng.bernoulli(negations))
@@ -117,25 +102,23 @@ def relate_words(kind: str, first: str | None, second: str | None) -> Relation:
     """Relate the extensions of two words of one kind; a missing word restricts nothing."""
     if first is None or second is None:
         return EQUAL if first is second else (AROUND if first is None else WITHIN)
-    first, second = canonical(kind, first), canonical(kind, second)
+    first, second = words.canonical(kind, first), words.canonical(kind, second)
     if first == second:
         return EQUAL
-    if second in ancestors(kind, first):
+    if second in words.ancestors(kind, first):
         return WITHIN
-    if first in ancestors(kind, second):
+    if first in words.ancestors(kind, second):
         return AROUND
-    opposites = OPPOSITES.get(kind, {}).get(first, ())
-    if kind == "noun" or any(canonical(kind, word) == second for word in opposites):
+    opposites = words.OPPOSITES.get(kind, {}).get(first, ())
+    if kind == "noun" or any(words.canonical(kind, word) == second for word in opposites):
         return DISJOINT
     return OTHER
 
 
 def relate_phrases(first: Phrase, second: Phrase) -> Relation:
     """Relate the extensions of two noun phrases."""
-    parts = [
-        relate_words("noun", first.noun, second.noun),
-        relate_words("adjective", first.adjective, second.adjective),
-    ]
+    adjectives = relate_words("adjective", first.adjective, second.adjective)
+    parts = [relate_words("noun", first.noun, second.noun), adjectives]
     if first.clause is not None and second.clause is not None:
         parts.append(relate_actions(first.clause, second.clause))
     elif first.clause is not second.clause:
@@ -223,7 +206,15 @@ _DETERMINERS: dict[str, tuple[tuple[str, bool], ...]] = {
     "not every": (("not every", False), ("not all", True)),
     "the": (("the", False),),
 }
-"""Wordings of a quantifier, and whether the noun is plural."""
+"""Wordings of a quantifier, and whether the noun is words.plural."""
+
+
+_FRAMES = {
+    "how": ("how can {}", "what is the best way for {} to", "how does {}"),
+    "may": ("can {}", "is it possible for {} to", "is {} able to"),
+    "why": ("why would {}", "for what reason would {}", "what would make {}"),
+}
+"""Beginnings of questions about a whole scene."""
 
 
 def word_statement(rng: Rng, scene: Scene) -> str:
@@ -235,36 +226,39 @@ def word_statement(rng: Rng, scene: Scene) -> str:
     action = scene.action
     determiner, many = rng.choice(_DETERMINERS[scene.quantifier])
     subject = _word_phrase(rng, scene.subject, many)
-    subject = f"{article(subject) if determiner == 'a' else determiner} {subject}"
+    subject = words.indefinite(subject) if determiner == "a" else f"{determiner} {subject}"
     unambiguous = scene.quantifier == "the" or (not action.negated and scene.quantifier != "not every")
     if action.object is not None and unambiguous and scene.subject.clause is None and rng.bernoulli(0.3):
         was = "was not" if action.negated else "was"
         patient = _word_object(rng, action).strip()
-        return f"{patient} {was} {PARTICIPLE[action.verb]} by {subject}{word_circumstances(rng, action)}"
+        return f"{patient} {was} {words.PARTICIPLE[action.verb]} by {subject}{_word_circumstances(rng, action)}"
     return f"{subject} {_word_active(rng, action)}"
 
 
 def word_question(rng: Rng, scene: Scene, slot: str) -> str:
-    """Word the question for a slot of the scene: who, what, where or when."""
+    """Word the question for a slot of the scene (who, what, where or when), or one that asks how, may or why."""
     verb = scene.action.verb
-    around = word_circumstances(rng, scene.action)
-    subject = f"the {_word_phrase(rng, scene.subject)}"
-    patient = _word_object(rng, scene.action)
+    around = _word_circumstances(rng, scene.action)
+    subject = _word_phrase(rng, scene.subject)
+    if slot in _FRAMES:
+        patient = "" if scene.action.object is None else f" {words.indefinite(_word_phrase(rng, scene.action.object))}"
+        return f"{rng.choice(_FRAMES[slot]).format(words.indefinite(subject))} {verb}{patient}{around} ?"
+    subject, patient = f"the {subject}", _word_object(rng, scene.action)
     if slot == "who":
         if patient and rng.bernoulli(0.3):
-            return f"by whom was{patient} {PARTICIPLE[verb]}{around} ?"
-        return f"{rng.choice(('who', 'which one'))} {PAST[verb]}{patient}{around} ?"
+            return f"by whom was{patient} {words.PARTICIPLE[verb]}{around} ?"
+        return f"{rng.choice(('who', 'which one'))} {words.PAST[verb]}{patient}{around} ?"
     if slot == "what":
         if rng.bernoulli(0.3):
-            return f"what was {PARTICIPLE[verb]} by {subject}{around} ?"
+            return f"what was {words.PARTICIPLE[verb]} by {subject}{around} ?"
         return f"what did {subject} {verb}{around} ?"
     adverb = rng.choice({"where": ("where", "in which place"), "when": ("when", "on which day")}[slot])
     if patient and rng.bernoulli(0.3):
-        return f"{adverb} was{patient} {PARTICIPLE[verb]} by {subject}{around} ?"
+        return f"{adverb} was{patient} {words.PARTICIPLE[verb]} by {subject}{around} ?"
     return f"{adverb} did {subject} {verb}{patient}{around} ?"
 
 
-def word_circumstances(rng: Rng, action: Action) -> str:
+def _word_circumstances(rng: Rng, action: Action) -> str:
     """Word place and time in either order, each after a blank: ` outdoors on monday`."""
     place, time = action.place or "", action.time or ""
     if place:
@@ -275,16 +269,16 @@ def word_circumstances(rng: Rng, action: Action) -> str:
 
 
 def _word_phrase(rng: Rng, phrase: Phrase, many: bool = False) -> str:
-    noun = plural(phrase.noun) if many else phrase.noun
+    noun = words.plural(phrase.noun) if many else phrase.noun
     text = noun if phrase.adjective is None else f"{phrase.adjective} {noun}"
     if phrase.clause is not None:
-        text += (" who " if phrase.noun in PEOPLE else " that ") + _word_active(rng, phrase.clause)
+        text += (" who " if phrase.noun in words.PEOPLE else " that ") + _word_active(rng, phrase.clause)
     return text
 
 
 def _word_active(rng: Rng, action: Action) -> str:
-    verb = f"did not {action.verb}" if action.negated else PAST[action.verb]
-    return f"{verb}{_word_object(rng, action)}{word_circumstances(rng, action)}"
+    verb = f"did not {action.verb}" if action.negated else words.PAST[action.verb]
+    return f"{verb}{_word_object(rng, action)}{_word_circumstances(rng, action)}"
 
 
 def _word_object(rng: Rng, action: Action) -> str:
@@ -292,4 +286,4 @@ def _word_object(rng: Rng, action: Action) -> str:
     if action.object is None:
         return ""
     text = _word_phrase(rng, action.object)
-    return f" the {text}" if rng.bernoulli(0.4) else f" {article(text)} {text}"
+    return f" the {text}" if rng.bernoulli(0.4) else f" {words.indefinite(text)}"

@@ -29,43 +29,23 @@ def _others(text: str) -> dict[str, list[str]]:
     return {word: [other for other in group if other != word] for group in groups(text) for word in group}
 
 
-_SYNONYM_GROUPS = {
-    "noun": lexicon.NOUN_SYNONYMS,
-    "verb": lexicon.VERB_SYNONYMS,
-    "adjective": lexicon.ADJECTIVE_SYNONYMS,
-}
-SYNONYMS = {kind: _others(text) for kind, text in _SYNONYM_GROUPS.items()}
-OPPOSITES = {"verb": _others(lexicon.VERB_OPPOSITES), "adjective": _others(lexicon.ADJECTIVE_GROUPS)}
+SYNONYMS = {kind: _others(text) for kind, text in lexicon.SYNONYMS.items()}
+OPPOSITES = {kind: _others(text) for kind, text in lexicon.OPPOSITES.items()}
 _CANONICAL = {
-    kind: {word: group[0] for group in groups(text) for word in group} for kind, text in _SYNONYM_GROUPS.items()
+    kind: {word: group[0] for group in groups(text) for word in group} for kind, text in lexicon.SYNONYMS.items()
 }
+_TAXONOMIES = {"noun": lexicon.NOUNS, "verb": lexicon.VERBS, "place": lexicon.PLACES, "time": lexicon.TIMES}
 CHILDREN = {
-    kind: {parent: children.split() for parent, children in table.items()}
-    for kind, table in (
-        ("noun", lexicon.HYPONYMS),
-        ("verb", lexicon.VERB_HYPONYMS),
-        ("place", lexicon.PLACES),
-        ("time", lexicon.TIMES),
-    )
+    kind: {parent: children.split() for parent, children in table.items()} for kind, table in _TAXONOMIES.items()
 }
-PARENT: dict[str, dict[str, str]] = {
+PARENT = {
     kind: {child: parent for parent, children in table.items() for child in children}
     for kind, table in CHILDREN.items()
 }
 
-_VERB_FORMS = [
-    forms
-    for text in (
-        lexicon.VERBS_ON_THINGS,
-        lexicon.VERBS_ON_LIVING,
-        lexicon.VERBS_ON_ANY,
-        lexicon.VERBS_ALONE,
-        lexicon.EXTRA_VERB_FORMS,
-    )
-    for forms in groups(text)
-]
-PAST = {base: past for base, past, _ in _VERB_FORMS}
-PARTICIPLE = {base: participle for base, _, participle in _VERB_FORMS}
+_VERB_FORMS = [forms for text in lexicon.VERB_FORMS.values() for forms in groups(text)]
+PAST = {base: past for base, past, *_ in _VERB_FORMS}
+PARTICIPLE = {forms[0]: forms[-1] for forms in _VERB_FORMS}
 
 
 def _two_levels(noun: str) -> list[str]:
@@ -104,9 +84,9 @@ def plural(noun: str) -> str:
     return noun + ("es" if noun.endswith(("s", "sh", "ch", "x")) else "s")
 
 
-def article(following: str) -> str:
-    """Choose `a` or `an` by the first letter of the next word."""
-    return "an" if following[0] in "aeiou" else "a"
+def indefinite(text: str) -> str:
+    """Put `a` or `an` before a text, by its first letter."""
+    return f"an {text}" if text[0] in "aeiou" else f"a {text}"
 
 
 _OPINION_TABLES = (lexicon.OPINIONS, lexicon.EFFECT_VERBS, lexicon.OPINION_NOUNS)
@@ -123,11 +103,9 @@ def all_words() -> list[str]:
     """List every content word in every form, sorted."""
     nouns = {*CHILDREN["noun"], *PARENT["noun"], *_CANONICAL["noun"]}
     words = nouns | {plural(noun) for noun in nouns} | {form for forms in _VERB_FORMS for form in forms}
-    texts = [lexicon.ADJECTIVE_GROUPS, lexicon.ADJECTIVE_SYNONYMS, lexicon.ASPECTS]
-    texts += [lexicon.INTENSIFIERS, lexicon.DOWNTONERS, *lexicon.PLACES, *lexicon.TIMES]
-    texts += [*lexicon.PLACES.values(), *lexicon.TIMES.values()]
-    for table in (*_OPINION_TABLES, lexicon.OPINION_VERBS):
-        texts += table.values()
+    texts = [lexicon.OPPOSITES["adjective"], lexicon.SYNONYMS["adjective"], lexicon.ASPECTS, lexicon.INTENSIFIERS]
+    texts += [lexicon.DOWNTONERS, *lexicon.PLACES, *lexicon.PLACES.values(), *lexicon.TIMES, *lexicon.TIMES.values()]
+    texts += [text for table in (*_OPINION_TABLES, lexicon.OPINION_VERBS) for text in table.values()]
     return sorted(words | {word for text in texts for group in groups(text) for word in group})
 
 
