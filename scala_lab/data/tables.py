@@ -117,11 +117,17 @@ def is_own_file(task: str) -> bool:
 def read_own_table(path: Path, wanted: Sequence[str]) -> Table:
     """Read the wanted columns of a user's file; a missing cell is an error."""
     _check_ending(path)
-    table = _READERS[path.suffix.lower()](path, wanted)
-    if not len(table):
+    columns: dict[str, list[Any]] = {name: [] for name in wanted}
+    lines: list[int] = []
+    for line, record in _READERS[path.suffix.lower()](path, wanted):
+        lines.append(line)
+        for name, cells in columns.items():
+            cells.append(record[name])
+    if not lines:
         raise UserError(f"file {path} has no rows")
-    for name in wanted:
-        for row, cell in enumerate(table.columns[name]):
+    table = Table(path, columns, lines, unit="row" if path.suffix.lower() == ".parquet" else "line")
+    for name, cells in columns.items():
+        for row, cell in enumerate(cells):
             if cell is None or cell != cell:  # nan, which other tools write where a cell is missing
                 value = "" if cell is None else f" ({cell})"
                 raise UserError(f"{table.where(row)}: column {name!r} is empty{value}")
@@ -135,7 +141,7 @@ def column_names(path: Path) -> list[str]:
         with _open_parquet(path) as file:
             return list(file.schema_arrow.names)
     if path.suffix.lower() == ".jsonl":
-        return list(next(_json_objects(path))[1])
+        return list(next(_jsonl_records(path, ()))[1])
     return _header(path, _separated_rows(path))
 
 
@@ -182,21 +188,20 @@ def _check_ending(path: Path) -> None:
         raise UserError(f"file {path} does not exist" if not path.exists() else f"{path} is not a file")
 
 
-def _read_separated(path: Path, wanted: Sequence[str]) -> Table:
+Records = Iterator[tuple[int, Mapping[str, Any]]]
+"""The line each row starts on, and its cells by column."""
+
+
+def _separated_records(path: Path, wanted: Sequence[str]) -> Records:
     rows = _separated_rows(path)
     header = _header(path, rows)
     require_columns(path, header, wanted)
     indices = {name: header.index(name) for name in wanted}
-    columns: dict[str, list[str | None]] = {name: [] for name in wanted}
-    lines: list[int] = []
     for line, fields in rows:
         if len(fields) != len(header):
             note = "; a .tsv has no quoting, a .csv has" if path.suffix.lower() == ".tsv" else ""
             raise UserError(f"{path} line {line} has {len(fields)} fields instead of {len(header)}{note}")
-        lines.append(line)
-        for name, index in indices.items():
-            columns[name].append(fields[index] or None)
-    return Table(path, columns, lines)
+        yield line, {name: fields[index] or None for name, index in indices.items()}
 
 
 def _header(path: Path, rows: Iterator[tuple[int, list[str]]]) -> list[str]:
@@ -208,14 +213,10 @@ def _header(path: Path, rows: Iterator[tuple[int, list[str]]]) -> list[str]:
 def _separated_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the line on which each row starts and its fields, header first, without blank lines."""
     text = read_text(path)
-    for line, fields in _tsv_rows(text) if path.suffix.lower() == ".tsv" else _csv_rows(path, text):
+    tsv = ((line, row.removesuffix("\r").split("\t")) for line, row in enumerate(text.split("\n"), start=1))
+    for line, fields in tsv if path.suffix.lower() == ".tsv" else _csv_rows(path, text):
         if fields and fields != [""]:
             yield line, fields
-
-
-def _tsv_rows(text: str) -> Iterator[tuple[int, list[str]]]:
-    for line, content in enumerate(text.split("\n"), start=1):
-        yield line, content.removesuffix("\r").split("\t")
 
 
 def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
@@ -235,7 +236,7 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
         csv.field_size_limit(default)
 
 
-def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _jsonl_records(path: Path, wanted: Sequence[str]) -> Records:
     for line, content in enumerate(read_text(path).split("\n"), start=1):
         if not content.strip():
             continue
@@ -245,19 +246,10 @@ def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             raise UserError(f"{path} line {line} is not JSON: {error}") from None
         if not isinstance(value, dict):
             raise UserError(f'{path} line {line} is not a JSON object such as {{"text": ..., "label": ...}}')
-        yield line, value
-
-
-def _read_jsonl(path: Path, wanted: Sequence[str]) -> Table:
-    columns: dict[str, list[Any]] = {name: [] for name in wanted}
-    lines: list[int] = []
-    for line, value in _json_objects(path):
-        lines.append(line)
-        for name, cells in columns.items():
+        for name in wanted:
             if name not in value:
                 raise UserError(f"{path} line {line} has no key {name!r}; keys found: {', '.join(value)}")
-            cells.append(value[name])
-    return Table(path, columns, lines)
+        yield line, value
 
 
 @contextmanager
@@ -272,17 +264,18 @@ def _open_parquet(path: Path) -> Iterator[Any]:
         raise UserError(f"file {path} cannot be read as parquet: {str(error).splitlines()[0]}") from None
 
 
-def _read_parquet(path: Path, wanted: Sequence[str]) -> Table:
+def _parquet_records(path: Path, wanted: Sequence[str]) -> Records:
     with _open_parquet(path) as file:
         require_columns(path, file.schema_arrow.names, wanted)
         content = file.read(columns=list(wanted))
-    columns = {name: content.column(name).to_pylist() for name in wanted}
-    return Table(path, columns, range(1, content.num_rows + 1), unit="row")
+    columns = [content.column(name).to_pylist() for name in wanted]
+    for row, cells in enumerate(zip(*columns, strict=True), start=1):
+        yield row, dict(zip(wanted, cells, strict=True))
 
 
-_READERS: dict[str, Callable[[Path, Sequence[str]], Table]] = {
-    ".csv": _read_separated,
-    ".tsv": _read_separated,
-    ".jsonl": _read_jsonl,
-    ".parquet": _read_parquet,
+_READERS: dict[str, Callable[[Path, Sequence[str]], Records]] = {
+    ".csv": _separated_records,
+    ".tsv": _separated_records,
+    ".jsonl": _jsonl_records,
+    ".parquet": _parquet_records,
 }

@@ -68,17 +68,10 @@ class Batch(NamedTuple):
 def pretrain(
     out: Path, settings: Settings | None = None, progress: Callable[[int, float], None] | None = None
 ) -> dict[str, Any]:
-    """Train an encoder and write its folder: weights, config, tokenizer, head and record.
+    """Train an encoder and write it to a folder; an earlier encoder there is replaced at the end.
 
-    AdamW, linear warm-up and decay, gradient norm clipped at 1.
-
-    Args:
-        out: Folder to write; it must be new, or hold an earlier encoder, which is replaced at the end.
-        settings: Model, text and optimisation.
-        progress: Called after every step with the number of steps done and the step's loss.
-
-    Returns:
-        The record that is written to `pretrain.json`.
+    AdamW, linear warm-up and decay, gradient norm clipped at 1. `progress` is called after every step with the number
+    of steps done and the step's loss. Returns the record that is written to `pretrain.json`.
     """
     import torch
 
@@ -104,7 +97,8 @@ def pretrain(
     # Eval mode: no dropout. The text is endless, so there is nothing to regularise.
     model.eval()
     for step in range(settings.steps):
-        loss = _predict(model, batches[step % len(batches)], settings.mask_rate, rng).loss()
+        predictions = _predict(model, batches[step % len(batches)], settings.mask_rate, rng)
+        loss = _loss(*predictions)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -113,7 +107,7 @@ def pretrain(
         if progress is not None:
             progress(step + 1, float(loss.detach()))
     record = {**asdict(settings), **heldout(model, tokenizer, settings.mask_rate), "torch": torch.__version__}
-    _write_encoder(out, model, tokenizer, record)
+    _write(out, model, tokenizer, record)
     return record
 
 
@@ -127,12 +121,12 @@ def heldout(model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, mask_
     loss, right, tokens, pairs_right, pairs = 0.0, 0, 0, 0, 0
     with torch.no_grad():
         for batch in batches:
-            output = _predict(model, batch, mask_rate, rng)
-            loss += float(torch.nn.functional.cross_entropy(output.token_logits, output.tokens, reduction="sum"))
-            right += int((output.token_logits.argmax(-1) == output.tokens).sum())
-            tokens += len(output.tokens)
-            pairs_right += int((output.pair_logits.argmax(-1) == output.fits).sum())
-            pairs += int((output.fits != IGNORE_INDEX).sum())
+            token_logits, targets, pair_logits, fits = _predict(model, batch, mask_rate, rng)
+            loss += float(torch.nn.functional.cross_entropy(token_logits, targets, reduction="sum"))
+            right += int((token_logits.argmax(-1) == targets).sum())
+            tokens += len(targets)
+            pairs_right += int((pair_logits.argmax(-1) == fits).sum())
+            pairs += int((fits != IGNORE_INDEX).sum())
     return {
         "heldout_loss": loss / tokens,
         "heldout_accuracy": right / tokens,
@@ -140,25 +134,21 @@ def heldout(model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, mask_
     }
 
 
-class Predictions(NamedTuple):
-    """Logits for a corrupted batch beside their targets: the chosen tokens, and which pairs fit."""
+def _loss(
+    token_logits: torch.Tensor, targets: torch.Tensor, pair_logits: torch.Tensor, fits: torch.Tensor
+) -> torch.Tensor:
+    """Compute BERT's loss: the mean over tokens plus the mean over pairs."""
+    from torch.nn.functional import cross_entropy
 
-    token_logits: torch.Tensor
-    tokens: torch.Tensor
-    pair_logits: torch.Tensor
-    fits: torch.Tensor
-
-    def loss(self) -> torch.Tensor:
-        """Compute BERT's loss: the mean over tokens plus the mean over pairs."""
-        from torch.nn.functional import cross_entropy
-
-        labelled = self.fits != IGNORE_INDEX
-        pair_loss = cross_entropy(self.pair_logits[labelled], self.fits[labelled], reduction="sum")
-        return cross_entropy(self.token_logits, self.tokens) + pair_loss / max(1, int(labelled.sum()))
+    labelled = fits != IGNORE_INDEX
+    pair_loss = cross_entropy(pair_logits[labelled], fits[labelled], reduction="sum") / max(1, int(labelled.sum()))
+    return cross_entropy(token_logits, targets) + pair_loss
 
 
-def _predict(model: BertForPreTraining, batch: Batch, mask_rate: float, rng: np.random.Generator) -> Predictions:
-    """Corrupt a batch and run the model, with token logits at the chosen positions only."""
+def _predict(
+    model: BertForPreTraining, batch: Batch, mask_rate: float, rng: np.random.Generator
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Corrupt a batch and return the logits of the chosen tokens, these tokens, the pair logits and which pairs fit."""
     import torch
 
     ids, chosen = corrupt(batch, model.config.vocab_size, mask_rate, rng)
@@ -168,7 +158,7 @@ def _predict(model: BertForPreTraining, batch: Batch, mask_rate: float, rng: np.
         attention_mask=torch.from_numpy(batch.mask),
     )
     where = torch.from_numpy(chosen)
-    return Predictions(
+    return (
         model.cls.predictions(output.last_hidden_state[where]),
         torch.from_numpy(batch.ids)[where],
         model.cls.seq_relationship(output.pooler_output),
@@ -196,11 +186,7 @@ def _length_sorted_batches(
 ) -> list[Batch]:
     """Sort lines by length, cut them into batches and shuffle the batches."""
     inputs = [tuple(line.text.split("\t")) if "\t" in line.text else line.text for line in text]
-    tokenised = [
-        row
-        for start in range(0, len(inputs), 10_000)
-        for row in tokenizer.backend_tokenizer.encode_batch(inputs[start : start + 10_000])
-    ]
+    tokenised = tokenizer.backend_tokenizer.encode_batch(inputs)
     encoded = sorted(zip(tokenised, text, strict=True), key=lambda row: len(row[0]))
     batches = []
     for start in range(0, len(encoded) - size + 1, size):
@@ -247,14 +233,12 @@ def _build_model(settings: Settings, vocabulary_size: int) -> BertForPreTraining
 
 
 def check_folder(out: Path) -> None:
-    """Refuse a folder that holds anything but an earlier encoder."""
+    """Refuse a folder that holds anything but an encoder."""
     if out.exists() and not (out.is_dir() and {file.name for file in out.iterdir()} <= FILES):
         raise UserError(f"--out {out} holds something other than an encoder: name a new folder")
 
 
-def _write_encoder(
-    out: Path, model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, record: dict[str, Any]
-) -> None:
+def _write(out: Path, model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, record: dict[str, Any]) -> None:
     """Write the encoder apart from its head, so that a classifier loads it without unexpected weights."""
     from safetensors.torch import save_file
 

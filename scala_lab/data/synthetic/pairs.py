@@ -40,7 +40,7 @@ def premise_and_hypothesis(rng: Rng, depths: Sequence[int], edits: Sequence[int]
                 second = edit(rng, first, _INFERENCE_EDITS, rng.choice(edits))
                 relation = infer(first, second)
             if relation == label:
-                return f"{scenes.word_statement(rng, first)} .", f"{scenes.word_statement(rng, second)} ."
+                return _word_sentences(rng, first, second)
 
 
 def question_and_sentence(
@@ -100,11 +100,11 @@ def sentence_pair(rng: Rng, depth: int, edits: Sequence[int]) -> tuple[str, str,
                 second = second._replace(action=other.action)
             else:
                 second = second._replace(subject=other.subject)
-    return (
-        f"{scenes.word_statement(rng, first)} .",
-        f"{scenes.word_statement(rng, second)} .",
-        similarity(first, second),
-    )
+    return *_word_sentences(rng, first, second), similarity(first, second)
+
+
+def _word_sentences(rng: Rng, first: Scene, second: Scene) -> tuple[str, str]:
+    return f"{scenes.word_statement(rng, first)} .", f"{scenes.word_statement(rng, second)} ."
 
 
 def draw_scene(rng: Rng, depth: int) -> Scene:
@@ -119,30 +119,28 @@ def draw_fact(rng: Rng, depth: int) -> Scene:
 
 
 def infer(first: Scene, second: Scene) -> int:
-    """Judge whether a quantified statement follows from the first: scenes.ENTAILMENT, scenes.NEUTRAL or CONTRADICTION."""
-    subjects, actions = (
-        scenes.relate_phrases(first.subject, second.subject),
-        scenes.relate_actions(first.action, second.action),
-    )
+    """Judge whether a quantified statement follows from the first: ENTAILMENT, NEUTRAL or CONTRADICTION."""
+    subjects = scenes.relate_phrases(first.subject, second.subject)
+    actions = scenes.relate_actions(first.action, second.action)
     return scenes.judge(first.quantifier, second.quantifier, subjects, actions)
 
 
 def answers(fact: Scene, question: Scene, slot: str) -> bool:
     """Whether a fact fills the slot of a question and implies what the question presupposes."""
-    action, wanted = fact.action, question.action
+    action, supposed = fact.action, question.action
     filler = {"who": fact.subject, "what": action.object, "where": action.place, "when": action.time}[slot]
     if action.negated or filler is None:
         return False
-    parts = [scenes.relate_words("verb", action.verb, wanted.verb)]
+    parts = [scenes.relate_words("verb", action.verb, supposed.verb)]
     if slot != "who":
         parts.append(scenes.relate_phrases(fact.subject, question.subject))
     if slot != "what":
         missing = Phrase("")
-        parts.append(scenes.relate_phrases(action.object or missing, wanted.object or missing))
+        parts.append(scenes.relate_phrases(action.object or missing, supposed.object or missing))
     if slot != "where":
-        parts.append(scenes.relate_words("place", action.place, wanted.place))
+        parts.append(scenes.relate_words("place", action.place, supposed.place))
     if slot != "when":
-        parts.append(scenes.relate_words("time", action.time, wanted.time))
+        parts.append(scenes.relate_words("time", action.time, supposed.time))
     return all(part in (scenes.EQUAL, scenes.WITHIN) for part in parts)
 
 
