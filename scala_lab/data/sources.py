@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scala_lab.data.glue import load_from_hub, load_glue_folder
-from scala_lab.data.tables import Table, TaskData, column_names, columns_found, is_own_file, read_own_table
+from scala_lab.data.tables import Table, TaskData, column_names, columns_found, read_own_table
 from scala_lab.data.tasks import TASKS, Task, find_task
 from scala_lab.errors import UserError
 
@@ -46,19 +46,15 @@ def published_rows(task: str) -> tuple[int, int] | None:
 
 def load_task(data: DataSpec) -> TaskData:
     """Load all rows of the task that `data` names; an option that the task's source would ignore is an error."""
-    if data.task not in TASKS and is_own_file(data.task):
+    path = Path(data.task)
+    if data.task not in TASKS and (path.suffix or path.name != data.task or path.is_file()):
         if data.data_dir is not None:
             raise UserError(f"--data-dir is for the GLUE tasks; --task {data.task} is a file of its own")
         return _load_own_file(data)
     task = find_task(data.task)
-    file_options = {
-        "--text-columns": data.text_columns,
-        "--label-column": data.label_column,
-        "--eval-file": data.eval_file,
-        "--regression": data.regression,
-    }
-    for flag, value in file_options.items():
-        if value:
+    for option in ("text_columns", "label_column", "eval_file", "regression"):
+        if getattr(data, option):
+            flag = f"--{option.replace('_', '-')}"
             raise UserError(f"{flag} is for a file of your own; {data.task} has its columns and splits built in")
     if task.embedded:
         if data.data_dir is not None:

@@ -12,7 +12,7 @@ import io
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,11 +109,6 @@ class Table:
         return scores
 
 
-def is_own_file(task: str) -> bool:
-    """Whether `--task` names a file rather than a registered task."""
-    return Path(task).suffix != "" or Path(task).name != task or Path(task).is_file()
-
-
 def read_own_table(path: Path, wanted: Sequence[str]) -> Table:
     """Read the wanted columns of a user's file; a missing cell is an error."""
     _check_ending(path)
@@ -142,7 +137,7 @@ def column_names(path: Path) -> list[str]:
             return list(file.schema_arrow.names)
     if path.suffix.lower() == ".jsonl":
         return list(next(_jsonl_records(path, ()))[1])
-    return _header(path, _separated_rows(path))
+    return _separated_rows(path)[0]
 
 
 def read_text(path: Path) -> str:
@@ -193,8 +188,7 @@ Records = Iterator[tuple[int, Mapping[str, Any]]]
 
 
 def _separated_records(path: Path, wanted: Sequence[str]) -> Records:
-    rows = _separated_rows(path)
-    header = _header(path, rows)
+    header, rows = _separated_rows(path)
     require_columns(path, header, wanted)
     indices = {name: header.index(name) for name in wanted}
     for line, fields in rows:
@@ -204,22 +198,20 @@ def _separated_records(path: Path, wanted: Sequence[str]) -> Records:
         yield line, {name: fields[index] or None for name, index in indices.items()}
 
 
-def _header(path: Path, rows: Iterator[tuple[int, list[str]]]) -> list[str]:
+def _separated_rows(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """Return the header, and the fields of each row with the line it starts on, without blank lines."""
+    text = read_text(path)
+    if path.suffix.lower() == ".tsv":
+        rows = ((line, row.removesuffix("\r").split("\t")) for line, row in enumerate(text.split("\n"), start=1))
+    else:
+        rows = _csv_rows(path, text)
+    rows = ((line, fields) for line, fields in rows if fields and fields != [""])
     for _, names in rows:
-        return [name.strip() for name in names]
+        return [name.strip() for name in names], rows
     raise UserError(f"file {path} is empty")
 
 
-def _separated_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line on which each row starts and its fields, header first, without blank lines."""
-    text = read_text(path)
-    tsv = ((line, row.removesuffix("\r").split("\t")) for line, row in enumerate(text.split("\n"), start=1))
-    for line, fields in tsv if path.suffix.lower() == ".tsv" else _csv_rows(path, text):
-        if fields and fields != [""]:
-            yield line, fields
-
-
-def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(path: Path, text: str) -> Generator[tuple[int, list[str]], None, None]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     default = csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the csv module's own limit is 128 KiB per cell
     try:

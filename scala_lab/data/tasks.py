@@ -73,7 +73,7 @@ _EQUIVALENT = ("not_equivalent", "equivalent")
 _ACCEPTABLE = ("unacceptable", "acceptable")
 _COLA_HEADER = ("source", "label", "star", "sentence")
 
-_ALL = (
+_TASKS = (
     Task("sst2", ("sentence",), "label", _SENTIMENT, folder="SST-2", file_labels=_BINARY),
     Task("qnli", ("question", "sentence"), "label", _ENTAILMENT, folder="QNLI"),
     Task("mnli", _PAIR, "gold_label", _INFERENCE, folder="MNLI", hub_columns=("premise", "hypothesis")),
@@ -89,7 +89,7 @@ _ALL = (
     Task("mini-stsb", _PAIR, "score", (), _CORRELATIONS),
 )
 
-TASKS: Mapping[str, Task] = MappingProxyType({task.name: task for task in _ALL})
+TASKS: Mapping[str, Task] = MappingProxyType({task.name: task for task in _TASKS})
 
 
 def find_task(name: str) -> Task:

@@ -97,8 +97,7 @@ def pretrain(
     # Eval mode: no dropout. The text is endless, so there is nothing to regularise.
     model.eval()
     for step in range(settings.steps):
-        predictions = _predict(model, batches[step % len(batches)], settings.mask_rate, rng)
-        loss = _loss(*predictions)
+        loss = _loss(*_predict(model, batches[step % len(batches)], settings.mask_rate, rng))
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

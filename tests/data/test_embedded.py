@@ -227,7 +227,7 @@ def test_similarity_is_five_for_itself_and_falls_with_changes() -> None:
 
 
 def test_structure_decides_the_sign_of_an_opinion(monkeypatch: pytest.MonkeyPatch) -> None:
-    good, bad = sentiment.Opinion("good", 2.0), sentiment.Opinion("bad", -2.0)
+    good, bad = ("good", 2.0), ("bad", -2.0)
     monkeypatch.setattr(sentiment, "clause", lambda rng: rng.choice((good, bad)))
     rng = Rng("structure")
     signs = {text: value > 0 for text, value in (sentiment.compose(rng, 1) for _ in range(3000))}

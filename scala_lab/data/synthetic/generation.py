@@ -27,8 +27,9 @@ LABEL_NOISE = 0.04
 SCORE_NOISE = 0.35
 """Standard deviation of the noise on training scores."""
 
-Texts = tuple[str, str | None]
 Row = tuple[str, str | None, float]
+Labels = dict[tuple[str, str | None], float]
+"""The label of each row by its texts, in the order of the rows."""
 
 
 def _sst2(rng: Rng, hard: bool, label: int) -> Row:
@@ -91,11 +92,9 @@ def generate(name: str) -> dict[str, Rows]:
     return {"train": _as_rows(train, classes), "dev": _as_rows(dev, classes)}
 
 
-def _draw_rows(
-    draw_row: Callable[[int], Row], count: int, classes: int, exclude: dict[Texts, float]
-) -> dict[Texts, float]:
+def _draw_rows(draw_row: Callable[[int], Row], count: int, classes: int, exclude: Labels) -> Labels:
     """Draw rows with different texts, none of them in `exclude`, with labels in turn."""
-    rows: dict[Texts, float] = {}
+    rows: Labels = {}
     while len(rows) < count:
         first, second, label = draw_row(len(rows) % max(1, classes))
         if (first, second) not in exclude:
@@ -103,7 +102,7 @@ def _draw_rows(
     return rows
 
 
-def _as_rows(rows: dict[Texts, float], classes: int) -> Rows:
+def _as_rows(rows: Labels, classes: int) -> Rows:
     first, second = zip(*rows, strict=True)
     labels = np.array(list(rows.values()), dtype=np.int64 if classes else np.float32)
     return Rows(list(first), None if second[0] is None else list(second), labels)

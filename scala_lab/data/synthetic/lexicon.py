@@ -6,7 +6,7 @@ sentence frames, so a change requires a new pretraining.
 
 from __future__ import annotations
 
-NOUNS: dict[str, str] = {
+NOUNS = {
     "animal": "dog cat bird horse fish",
     "dog": "poodle beagle terrier collie",
     "cat": "tabby kitten panther tiger",
@@ -32,9 +32,9 @@ NOUNS: dict[str, str] = {
 }
 """Hyponyms by hypernym. Branches are disjoint: nothing is both a dog and a cat."""
 
-PLURALS: dict[str, str] = {"person": "people", "fish": "fish", "salmon": "salmon", "trout": "trout"}
+PLURALS = {"person": "people", "fish": "fish", "salmon": "salmon", "trout": "trout"}
 
-VERB_FORMS: dict[str, str] = {
+VERB_FORMS = {
     "on things": "get got, buy bought, find found, borrow borrowed, inherit inherited, move moved, push pushed, "
     "drag dragged, lift lifted, damage damaged, break broke broken, scratch scratched, burn burned, sell sold, "
     "lose lost, repair repaired, hide hid hidden, reveal revealed, accept accepted, reject rejected",
@@ -51,7 +51,7 @@ VERB_FORMS: dict[str, str] = {
 }
 """Base form, past and, where it differs, participle of verbs, by the objects they take, and of further synonyms."""
 
-VERBS: dict[str, str] = {
+VERBS = {
     "get": "buy find borrow inherit",
     "move": "push drag lift",
     "damage": "break scratch burn",
@@ -63,7 +63,7 @@ VERBS: dict[str, str] = {
 }
 """Hyponyms by hypernym: doing the hyponym is doing the hypernym; siblings say nothing about each other."""
 
-SYNONYMS: dict[str, str] = {
+SYNONYMS = {
     "noun": "doctor physician, lawyer attorney, car automobile, coat jacket, object thing, vessel container, "
     "garment costume, person human, animal creature, sheriff constable, bicycle bike, stew casserole, foal colt, "
     "singer vocalist, boxer fighter, farmer grower, diary journal",
@@ -72,7 +72,7 @@ SYNONYMS: dict[str, str] = {
     "despise detest, protect guard, attack assault, get obtain, weep cry, leave depart",
     "adjective": "large big, small little, quiet silent, noisy loud, rich wealthy, dirty filthy, thin slim",
 }
-OPPOSITES: dict[str, str] = {
+OPPOSITES = {
     "verb": "buy sell, find lose, repair damage, hide reveal, accept reject, follow avoid, obey defy, admire despise, "
     "remember forget, protect attack, shout whisper, laugh weep, arrive leave",
     "adjective": "large small, old young, tall short, quiet noisy, rich poor, heavy light, wet dry, clean dirty, "
@@ -83,14 +83,11 @@ OPPOSITES: dict[str, str] = {
 ADJECTIVES_LIVING = "large small old young tall short quiet noisy rich poor thin"
 ADJECTIVES_THINGS = "large small old heavy light wet dry clean dirty thick red blue green yellow black white"
 
-PLACES: dict[str, str] = {
+PLACES = {
     "outdoors": "park garden forest field valley harbour",
     "indoors": "kitchen library office attic cellar museum",
 }
-TIMES: dict[str, str] = {
-    "on the weekend": "saturday sunday",
-    "on a weekday": "monday tuesday wednesday thursday friday",
-}
+TIMES = {"on the weekend": "saturday sunday", "on a weekday": "monday tuesday wednesday thursday friday"}
 
 ASPECTS = (
     "plot script story ending opening dialogue acting cast hero villain music score camera editing pacing humour "
@@ -98,7 +95,7 @@ ASPECTS = (
     "service menu dessert waiter room view staff breakfast"
 )
 
-OPINIONS: dict[int, str] = {
+OPINIONS = {
     3: "superb brilliant magnificent stunning glorious wonderful marvellous exquisite flawless thrilling triumphant "
     "dazzling sublime phenomenal masterful breathtaking",
     2: "good charming clever delightful engaging funny moving witty elegant fresh lively graceful touching inventive "
@@ -112,11 +109,11 @@ OPINIONS: dict[int, str] = {
 }
 """Adjectives of opinion by strength."""
 
-OPINION_NOUNS: dict[int, str] = {
+OPINION_NOUNS = {
     2: "charm wit warmth energy beauty grace skill passion heart magic",
     -2: "cliches boredom mistakes noise nonsense gloom clutter malice flaws excess",
 }
-OPINION_VERBS: dict[int, str] = {
+OPINION_VERBS = {
     3: "loved adored treasured",
     2: "enjoyed liked admired appreciated",
     -2: "disliked resented regretted endured",
@@ -124,10 +121,7 @@ OPINION_VERBS: dict[int, str] = {
 }
 """What a viewer did to an aspect."""
 
-EFFECT_VERBS: dict[int, str] = {
-    2: "delighted amused impressed charmed pleased",
-    -2: "bored annoyed irritated offended disappointed",
-}
+EFFECT_VERBS = {2: "delighted amused impressed charmed pleased", -2: "bored annoyed irritated offended disappointed"}
 """What an aspect did to a viewer."""
 
 INTENSIFIERS = "very really truly utterly incredibly remarkably deeply absolutely"

@@ -5,12 +5,12 @@ The second text of a pair is the first scene after some edits, and the label is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from scala_lab.data.synthetic import scenes
 from scala_lab.data.synthetic.scenes import Action, Phrase, Scene
-from scala_lab.data.synthetic.words import CHILDREN, OPPOSITES, PARENT, SYNONYMS, Rng, canonical
+from scala_lab.data.synthetic.words import CHILDREN, HYPERNYMS, OPPOSITES, PARENT, SIBLINGS, SYNONYMS, Rng, canonical
 
 _PREMISE_QUANTIFIERS = ("some", "some", "every", "every", "no", "no", "most", "not every")
 _TRIES = 6
@@ -76,11 +76,7 @@ def question_pair(rng: Rng, edits: Sequence[int], duplicate: bool) -> tuple[str,
         else:
             second = edit(rng, second, _CHANGES, rng.choice(edits))
     first, second = _without_slot(first, slot), _without_slot(second, second_slot)
-    same = (
-        slot == second_slot
-        and scenes.relate_phrases(first.subject, second.subject) is scenes.EQUAL
-        and scenes.relate_actions(first.action, second.action) is scenes.EQUAL
-    )
+    same = slot == second_slot and scenes.relate_scenes(first, second) == (scenes.EQUAL, scenes.EQUAL)
     return scenes.word_question(rng, first, slot), scenes.word_question(rng, second, second_slot), int(same)
 
 
@@ -120,9 +116,7 @@ def draw_fact(rng: Rng, depth: int) -> Scene:
 
 def infer(first: Scene, second: Scene) -> int:
     """Judge whether a quantified statement follows from the first: ENTAILMENT, NEUTRAL or CONTRADICTION."""
-    subjects = scenes.relate_phrases(first.subject, second.subject)
-    actions = scenes.relate_actions(first.action, second.action)
-    return scenes.judge(first.quantifier, second.quantifier, subjects, actions)
+    return scenes.judge(first.quantifier, second.quantifier, *scenes.relate_scenes(first, second))
 
 
 def answers(fact: Scene, question: Scene, slot: str) -> bool:
@@ -131,17 +125,15 @@ def answers(fact: Scene, question: Scene, slot: str) -> bool:
     filler = {"who": fact.subject, "what": action.object, "where": action.place, "when": action.time}[slot]
     if action.negated or filler is None:
         return False
-    parts = [scenes.relate_words("verb", action.verb, supposed.verb)]
-    if slot != "who":
-        parts.append(scenes.relate_phrases(fact.subject, question.subject))
-    if slot != "what":
-        missing = Phrase("")
-        parts.append(scenes.relate_phrases(action.object or missing, supposed.object or missing))
-    if slot != "where":
-        parts.append(scenes.relate_words("place", action.place, supposed.place))
-    if slot != "when":
-        parts.append(scenes.relate_words("time", action.time, supposed.time))
-    return all(part in (scenes.EQUAL, scenes.WITHIN) for part in parts)
+    missing = Phrase("")
+    relations = {
+        "verb": scenes.relate_words("verb", action.verb, supposed.verb),
+        "who": scenes.relate_phrases(fact.subject, question.subject),
+        "what": scenes.relate_phrases(action.object or missing, supposed.object or missing),
+        "where": scenes.relate_words("place", action.place, supposed.place),
+        "when": scenes.relate_words("time", action.time, supposed.time),
+    }
+    return all(relations[part] in (scenes.EQUAL, scenes.WITHIN) for part in relations if part != slot)
 
 
 def _draw_question(rng: Rng, fact: Scene, slot: str, wrong: bool, edits: int) -> Scene:
@@ -228,18 +220,6 @@ def swap(scene: Scene) -> Scene:
     return scene._replace(subject=patient, action=scene.action._replace(object=scene.subject))
 
 
-Substitutes = Mapping[str, Sequence[str]]
-"""The words that may replace a word."""
-
-
-def _hypernyms(kind: str) -> Substitutes:
-    return {word: [parent] for word, parent in PARENT[kind].items()}
-
-
-def _siblings(kind: str) -> Substitutes:
-    return {word: [other for other in CHILDREN[kind][parent] if other != word] for word, parent in PARENT[kind].items()}
-
-
 def _substitute(rng: Rng, words: Sequence[str] | None, default: str) -> str:
     return rng.choice(words) if words else default
 
@@ -258,14 +238,14 @@ def _edit_phrase(change: Callable[[Rng, Phrase], Phrase], rng: Rng, scene: Scene
     return scene._replace(action=scene.action._replace(object=descend(scene.action.object)))
 
 
-def _edit_noun(table: Substitutes, rng: Rng, scene: Scene) -> Scene:
+def _edit_noun(table: dict[str, list[str]], rng: Rng, scene: Scene) -> Scene:
     def change(rng: Rng, phrase: Phrase) -> Phrase:
         return phrase._replace(noun=_substitute(rng, table.get(canonical("noun", phrase.noun)), phrase.noun))
 
     return _edit_phrase(change, rng, scene)
 
 
-def _edit_verb(table: Substitutes, rng: Rng, scene: Scene) -> Scene:
+def _edit_verb(table: dict[str, list[str]], rng: Rng, scene: Scene) -> Scene:
     """Change the verb of the subject's relative clause or of the statement."""
 
     def change(action: Action) -> Action:
@@ -318,14 +298,14 @@ def _edit_circumstance(rng: Rng, scene: Scene) -> Scene:
 
 _EDITS: dict[str, Callable[[Rng, Scene], Scene]] = {
     "synonym": _edit_synonym,
-    "hypernym": partial(_edit_noun, _hypernyms("noun")),
+    "hypernym": partial(_edit_noun, HYPERNYMS["noun"]),
     "hyponym": partial(_edit_noun, CHILDREN["noun"]),
-    "sibling": partial(_edit_noun, _siblings("noun")),
+    "sibling": partial(_edit_noun, SIBLINGS["noun"]),
     "add_adjective": partial(_edit_phrase, _add_adjective),
     "drop_modifier": partial(_edit_phrase, _drop_modifier),
     "opposite_adjective": partial(_edit_phrase, _opposite_adjective),
-    "verb_hypernym": partial(_edit_verb, _hypernyms("verb")),
-    "verb_sibling": partial(_edit_verb, _siblings("verb")),
+    "verb_hypernym": partial(_edit_verb, HYPERNYMS["verb"]),
+    "verb_sibling": partial(_edit_verb, SIBLINGS["verb"]),
     "opposite_verb": partial(_edit_verb, OPPOSITES["verb"]),
     "circumstance": _edit_circumstance,
     "negate": lambda rng, scene: scene._replace(action=scene.action._replace(negated=not scene.action.negated)),

@@ -65,10 +65,8 @@ def draw_phrase(rng: Rng, living: bool, depth: int, adjectives: float = 0.4) -> 
     """Draw a noun phrase with relative clauses nested at most `depth` levels."""
     noun = rng.choice(words.LIVING if living else words.THINGS)
     adjective = draw_adjective(rng, noun) if rng.bernoulli(adjectives) else None
-    clause = None
-    if depth > 0 and living and rng.bernoulli(0.5):
-        clause = draw_action(rng, depth - 1, circumstances=0.1)
-    return Phrase(noun, adjective, clause)
+    with_clause = depth > 0 and living and rng.bernoulli(0.5)
+    return Phrase(noun, adjective, draw_action(rng, depth - 1, circumstances=0.1) if with_clause else None)
 
 
 def draw_action(
@@ -115,6 +113,11 @@ def relate_words(kind: str, first: str | None, second: str | None) -> Relation:
     return OTHER
 
 
+def relate_scenes(first: Scene, second: Scene) -> tuple[Relation, Relation]:
+    """Relate the subjects of two statements, and their predicates."""
+    return relate_phrases(first.subject, second.subject), relate_actions(first.action, second.action)
+
+
 def relate_phrases(first: Phrase, second: Phrase) -> Relation:
     """Relate the extensions of two noun phrases."""
     adjectives = relate_words("adjective", first.adjective, second.adjective)
@@ -156,10 +159,8 @@ def _meet(relations: list[Relation]) -> Relation:
     """
     if DISJOINT in relations:
         return DISJOINT
-    unequal = set(relations) - {EQUAL}
-    if len(unequal) > 1:
-        return OTHER
-    return unequal.pop() if unequal else EQUAL
+    unequal = set(relations) - {EQUAL} or {EQUAL}
+    return unequal.pop() if len(unequal) == 1 else OTHER
 
 
 ENTAILMENT, NEUTRAL, CONTRADICTION = 0, 1, 2

@@ -7,8 +7,6 @@ the label, so a reader must know the words, their strength and the structure.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from scala_lab.data.synthetic import lexicon
 from scala_lab.data.synthetic.words import Rng
 
@@ -18,11 +16,8 @@ MIN_VALUE = 0.6
 MAX_WORDS = 44
 
 
-class Opinion(NamedTuple):
-    """A text and its value."""
-
-    text: str
-    value: float
+Opinion = tuple[str, float]
+"""A text and its value."""
 
 
 def _values(table: dict[int, str]) -> dict[str, int]:
@@ -86,16 +81,16 @@ def compose(rng: Rng, depth: int) -> Opinion:
     if depth <= 0:
         return clause(rng)
     u = rng.random()
+    text, value = compose(rng, depth - 1)
     if u < 0.22:
-        inner = compose(rng, depth - 1)
         frame, factor = rng.choice(_ATTITUDE_FRAMES)
-        return Opinion(frame.format(inner.text), inner.value * factor)
-    first, second = compose(rng, depth - 1), compose(rng, rng.choice((0, depth - 1)))
+        return frame.format(text), value * factor
+    other, other_value = compose(rng, rng.choice((0, depth - 1)))
     if u < 0.52:
-        return Opinion(f"{first.text} and {second.text}", first.value + second.value)
+        return f"{text} and {other}", value + other_value
     if u < 0.78:
-        return Opinion(rng.choice(_SECOND_DECIDES).format(first.text, second.text), second.value)
-    return Opinion(rng.choice(_FIRST_DECIDES).format(first.text, second.text), first.value)
+        return rng.choice(_SECOND_DECIDES).format(text, other), other_value
+    return rng.choice(_FIRST_DECIDES).format(text, other), value
 
 
 def clause(rng: Rng) -> Opinion:
@@ -104,21 +99,21 @@ def clause(rng: Rng) -> Opinion:
     u = rng.random()
     if u < 0.5:
         text, value = _description(rng)
-        return Opinion(rng.choice(_DESCRIPTION_FRAMES).format(aspect, text), value)
+        return rng.choice(_DESCRIPTION_FRAMES).format(aspect, text), value
     if u < 0.62:
         text, value = _description(rng, modified=False)
-        return Opinion(rng.choice(_NEGATED_FRAMES).format(aspect, text), value * NEGATION)
+        return rng.choice(_NEGATED_FRAMES).format(aspect, text), value * NEGATION
     if u < 0.74:
         word = rng.choice(_EFFECTS)
         if rng.bernoulli(0.3):
-            return Opinion(f"the {aspect} never {word} me", _WORD_VALUE[word] * NEGATION)
-        return Opinion(f"the {aspect} {word} me", float(_WORD_VALUE[word]))
+            return f"the {aspect} never {word} me", _WORD_VALUE[word] * NEGATION
+        return f"the {aspect} {word} me", float(_WORD_VALUE[word])
     if u < 0.88:
         word = rng.choice(_NOUNS)
         frame, factor = rng.choice(_NOUN_FRAMES)
-        return Opinion(frame.format(aspect, word), _WORD_VALUE[word] * factor)
+        return frame.format(aspect, word), _WORD_VALUE[word] * factor
     word, stance = rng.choice(_STANCES)
-    return Opinion(f"i {word} the {aspect}", float(stance))
+    return f"i {word} the {aspect}", float(stance)
 
 
 def _description(rng: Rng, modified: bool = True) -> Opinion:
@@ -137,4 +132,4 @@ def _description(rng: Rng, modified: bool = True) -> Opinion:
     elif u < 0.4:
         other = rng.choice(_ADJECTIVES)
         text, value = f"{text} but {other}", float(_WORD_VALUE[other])
-    return Opinion(text, value)
+    return text, value

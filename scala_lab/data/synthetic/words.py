@@ -42,6 +42,11 @@ PARENT = {
     kind: {child: parent for parent, children in table.items() for child in children}
     for kind, table in CHILDREN.items()
 }
+HYPERNYMS = {kind: {word: [parent] for word, parent in table.items()} for kind, table in PARENT.items()}
+SIBLINGS = {
+    kind: {word: [other for other in CHILDREN[kind][parent] if other != word] for word, parent in table.items()}
+    for kind, table in PARENT.items()
+}
 
 _VERB_FORMS = [forms for text in lexicon.VERB_FORMS.values() for forms in groups(text)]
 PAST = {base: past for base, past, *_ in _VERB_FORMS}
