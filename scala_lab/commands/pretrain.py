@@ -29,7 +29,7 @@ class Pretrain:
 
 
 def run(options: Pretrain) -> int:
-    """Carry out the command; returns the exit code (1 when a check fails)."""
+    """Run the command and return its exit code, 1 if the check fails."""
     return _check() if options.check else _pretrain(options)
 
 

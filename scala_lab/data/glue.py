@@ -104,14 +104,12 @@ HUB_DATASET = "nyu-mll/glue"
 """Name on the hub, or a local folder laid out like it."""
 
 _LABEL = "label"
-_EVAL_SPLITS = {"dev": "validation"}
-_MNLI_EVAL_SPLITS = {"dev_matched": "validation_matched", "dev_mismatched": "validation_mismatched"}
 
 
 def load_from_hub(task: Task) -> TaskData:
     """Load the task's rows from the hub, or from an earlier download where the hub cannot be reached."""
-    splits = _MNLI_EVAL_SPLITS if task.name == "mnli" else _EVAL_SPLITS
-    loaded = _load_splits(task, ["train", *splits.values()])
+    splits = ["dev_matched", "dev_mismatched"] if task.name == "mnli" else ["dev"]
+    loaded = _load_splits(task, ["train", *(split.replace("dev", "validation") for split in splits)])
     train, *evals = (_as_rows(task, split) for split in loaded)
     return TaskData(task, train, dict(zip(splits, evals, strict=True)))
 

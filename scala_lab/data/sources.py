@@ -98,10 +98,7 @@ def select_rows(data: TaskData, spec: DataSpec) -> Selection:
     count = rows - heldout if spec.train_samples is None else spec.train_samples
     evals = {}
     for name, split in data.evals.items():
-        if spec.eval_samples is None:
-            evals[name] = np.arange(len(split))
-            continue
-        if spec.eval_samples > len(split):
+        if spec.eval_samples is not None and spec.eval_samples > len(split):
             raise UserError(f"--eval-samples {spec.eval_samples}: {data.task.name} has {len(split)} rows in {name}")
         permutation = np.random.default_rng([spec.data_seed, _EVAL_STREAM]).permutation(len(split))
         evals[name] = np.sort(permutation[: spec.eval_samples])

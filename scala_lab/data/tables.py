@@ -214,16 +214,13 @@ def _separated_rows(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str
 def _csv_rows(path: Path, text: str) -> Generator[tuple[int, list[str]], None, None]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     default = csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the csv module's own limit is 128 KiB per cell
+    line = 1
     try:
-        while True:
-            line = reader.line_num + 1
-            try:
-                fields = next(reader)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                raise UserError(f"{path} line {line}: the row that starts here is not valid CSV: {error}") from None
+        for fields in reader:
             yield line, fields
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise UserError(f"{path} line {line}: the row that starts here is not valid CSV: {error}") from None
     finally:
         csv.field_size_limit(default)
 

@@ -15,29 +15,24 @@ from scala_lab.errors import UserError, nearest
 
 @dataclass(frozen=True)
 class Task:
-    """A text classification or regression task.
-
-    Attributes:
-        name: What `--task` calls it.
-        text_columns: One column, or two for sentence pairs.
-        label_column: Column of the label.
-        labels: Class names in the order of their indices, as the model's `id2label` says them; empty for regression.
-        metrics: Names of metrics, headline first.
-        folder: Folder name in the classic GLUE layout, or '' where there is none.
-        file_labels: How files spell the classes, in the same order, where that is not by name ("0" and "1").
-        header: Column names of files that come without a header line.
-        hub_columns: The text columns on the hub, where they are named differently there.
-    """
+    """A text classification or regression task."""
 
     name: str
     text_columns: tuple[str, ...]
+    """One column, or two for sentence pairs."""
     label_column: str
     labels: tuple[str, ...]
+    """Class names in the order of their indices, as in the model's `id2label`; empty for regression."""
     metrics: tuple[str, ...] = ("accuracy",)
+    """Names of metrics, headline first."""
     folder: str = ""
+    """Sub-folder in the classic GLUE layout."""
     file_labels: tuple[str, ...] = ()
+    """How files spell the classes, in the same order, where that is not by name ("0" and "1")."""
     header: tuple[str, ...] = ()
+    """Column names of files without a header line."""
     hub_columns: tuple[str, ...] = ()
+    """The text columns on the hub, where they are named differently there."""
 
     @property
     def regression(self) -> bool:

@@ -97,15 +97,12 @@ def _tokenise(rows: Rows, tokenizer: Any, limit: int) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Padding:
-    """How rows of different lengths become one batch.
-
-    Attributes:
-        token: Id of the token that fills the shorter rows; the attention mask is 0 on it.
-        side: Which end of a row is filled; with none, only rows of equal length share a batch.
-    """
+    """How rows of different lengths become one batch."""
 
     token: int = 0
+    """Id of the token that fills the shorter rows; the attention mask is 0 on it."""
     side: Literal["right", "left", "none"] = "right"
+    """Which end of a row is filled; with none, only rows of equal length share a batch."""
 
 
 def collate(split: TokenSplit, indices: np.ndarray, padding: Padding) -> dict[str, torch.Tensor]:

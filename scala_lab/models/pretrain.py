@@ -1,7 +1,7 @@
 """BERT's pretraining on text of the synthetic grammar, which made the embedded encoder.
 
-Two losses are added, as in BERT: masked tokens are predicted, and the pooled output of the first token predicts whether
-the two sentences of a pair belong together.
+The loss is BERT's: the mean over masked tokens, which are predicted, plus the mean over pairs of sentences, where the
+pooled output of the first token predicts whether the two belong together.
 
 The result is a function of the settings alone: text, masks, order and weights are seeded, batches hold lines of similar
 length, and dropout is off, so on one machine with one thread count two runs end with the same bytes.
@@ -74,6 +74,7 @@ def pretrain(
     of steps done and the step's loss. Returns the record that is written to `pretrain.json`.
     """
     import torch
+    from torch.nn.functional import cross_entropy
 
     settings = settings or Settings()
     check_folder(out)
@@ -83,13 +84,11 @@ def pretrain(
     model = _build_model(settings, len(tokenizer))
     text = lines(min(settings.lines, settings.steps * settings.batch_size), settings.seed + 1)
     batches = _length_sorted_batches(text, tokenizer, settings.batch_size, rng)
-    decayed = [weight for weight in model.parameters() if weight.ndim > 1]
-    plain = [weight for weight in model.parameters() if weight.ndim <= 1]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": plain, "weight_decay": 0.0}],
-        lr=settings.learning_rate,
-        betas=(0.9, 0.98),
-    )
+    groups = [
+        {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": settings.weight_decay},
+        {"params": [p for p in model.parameters() if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, 0.98))
     warmup = max(1, round(settings.warmup * settings.steps))
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / warmup, (settings.steps - step) / max(1, settings.steps - warmup))
@@ -97,7 +96,12 @@ def pretrain(
     # Eval mode: no dropout. The text is endless, so there is nothing to regularise.
     model.eval()
     for step in range(settings.steps):
-        loss = _loss(*_predict(model, batches[step % len(batches)], settings.mask_rate, rng))
+        token_logits, targets, pair_logits, fits = _predict(
+            model, batches[step % len(batches)], settings.mask_rate, rng
+        )
+        labelled = fits != IGNORE_INDEX
+        pair_loss = cross_entropy(pair_logits[labelled], fits[labelled], reduction="sum") / max(1, int(labelled.sum()))
+        loss = cross_entropy(token_logits, targets) + pair_loss
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -113,6 +117,7 @@ def pretrain(
 def heldout(model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, mask_rate: float) -> dict[str, float]:
     """Compute loss (nats per masked token) and accuracy on tokens and on pairs, on lines not used for pretraining."""
     import torch
+    from torch.nn.functional import cross_entropy
 
     rng = np.random.default_rng(HELDOUT_SEED)
     batches = _length_sorted_batches(lines(HELDOUT_LINES, HELDOUT_SEED), tokenizer, 125, rng)
@@ -121,7 +126,7 @@ def heldout(model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, mask_
     with torch.no_grad():
         for batch in batches:
             token_logits, targets, pair_logits, fits = _predict(model, batch, mask_rate, rng)
-            loss += float(torch.nn.functional.cross_entropy(token_logits, targets, reduction="sum"))
+            loss += float(cross_entropy(token_logits, targets, reduction="sum"))
             right += int((token_logits.argmax(-1) == targets).sum())
             tokens += len(targets)
             pairs_right += int((pair_logits.argmax(-1) == fits).sum())
@@ -131,17 +136,6 @@ def heldout(model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, mask_
         "heldout_accuracy": right / tokens,
         "heldout_pair_accuracy": pairs_right / pairs,
     }
-
-
-def _loss(
-    token_logits: torch.Tensor, targets: torch.Tensor, pair_logits: torch.Tensor, fits: torch.Tensor
-) -> torch.Tensor:
-    """Compute BERT's loss: the mean over tokens plus the mean over pairs."""
-    from torch.nn.functional import cross_entropy
-
-    labelled = fits != IGNORE_INDEX
-    pair_loss = cross_entropy(pair_logits[labelled], fits[labelled], reduction="sum") / max(1, int(labelled.sum()))
-    return cross_entropy(token_logits, targets) + pair_loss
 
 
 def _predict(

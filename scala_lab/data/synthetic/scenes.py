@@ -126,7 +126,7 @@ def relate_phrases(first: Phrase, second: Phrase) -> Relation:
         parts.append(relate_actions(first.clause, second.clause))
     elif first.clause is not second.clause:
         parts.append(AROUND if first.clause is None else WITHIN)
-    return _meet(parts)
+    return _meet(*parts)
 
 
 def relate_actions(first: Action, second: Action) -> Relation:
@@ -140,7 +140,7 @@ def relate_actions(first: Action, second: Action) -> Relation:
     if verbs is DISJOINT:
         relation = DISJOINT if all(part is EQUAL for part in rest) else OTHER
     else:
-        relation = _meet([verbs, *(OTHER if part is DISJOINT else part for part in rest)])
+        relation = _meet(verbs, *(OTHER if part is DISJOINT else part for part in rest))
     return negate(relation, first.negated, second.negated)
 
 
@@ -151,7 +151,8 @@ def negate(relation: Relation, first: bool, second: bool) -> Relation:
     return _NAMED.get(flipped, flipped)
 
 
-def _meet(relations: list[Relation]) -> Relation:
+@cache
+def _meet(*relations: Relation) -> Relation:
     """Relate two intersections by the relations of their parts, as in `small` and `dog`.
 
     Disjoint parts make the wholes disjoint; parts that are all equal or within make the whole within; mixed directions

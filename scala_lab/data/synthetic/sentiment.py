@@ -15,7 +15,6 @@ MIN_VALUE = 0.6
 """Sentences whose absolute value is at most this are not used."""
 MAX_WORDS = 44
 
-
 Opinion = tuple[str, float]
 """A text and its value."""
 
@@ -30,9 +29,7 @@ _ADJECTIVES, _EFFECTS, _NOUNS = (
 )
 _BY_SIGN = {sign: [word for word in _ADJECTIVES if (_WORD_VALUE[word] > 0) is sign] for sign in (True, False)}
 _STANCES = list(_values(lexicon.OPINION_VERBS).items())
-_ASPECTS = lexicon.ASPECTS.split()
-_INTENSIFIERS = lexicon.INTENSIFIERS.split()
-_DOWNTONERS = lexicon.DOWNTONERS.split()
+_ASPECTS, _STRONGER, _WEAKER = lexicon.ASPECTS.split(), lexicon.INTENSIFIERS.split(), lexicon.DOWNTONERS.split()
 
 _DESCRIPTION_FRAMES = ("the {} was {}", "the {} was {}", "i found the {} {}", "the {} seemed {}")
 _NEGATED_FRAMES = (
@@ -121,7 +118,7 @@ def _description(rng: Rng, modified: bool = True) -> Opinion:
     word = rng.choice(_ADJECTIVES)
     text, value = word, float(_WORD_VALUE[word])
     if rng.bernoulli(0.45):
-        degrees, factor = (_INTENSIFIERS, STRONGER) if rng.bernoulli(0.5) else (_DOWNTONERS, WEAKER)
+        degrees, factor = (_STRONGER, STRONGER) if rng.bernoulli(0.5) else (_WEAKER, WEAKER)
         text, value = f"{rng.choice(degrees)} {text}", value * factor
     u = rng.random() if modified else 1.0
     if u < 0.2:

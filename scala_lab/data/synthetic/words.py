@@ -77,11 +77,7 @@ def ancestors(kind: str, word: str) -> tuple[str, ...]:
 
 
 def plural(noun: str) -> str:
-    """Inflect a noun.
-
-    >>> plural("pony"), plural("fish"), plural("dish")
-    ('ponies', 'fish', 'dishes')
-    """
+    """Inflect a noun: `ponies`, `dishes`, `fish`."""
     if noun in lexicon.PLURALS:
         return lexicon.PLURALS[noun]
     if noun.endswith("y") and noun[-2] not in "aeiou":
