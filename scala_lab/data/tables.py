@@ -72,9 +72,6 @@ class Table:
     unit: str = "line"
     """What `lines` counts."""
 
-    def __len__(self) -> int:
-        return len(self.lines)
-
     def where(self, row: int) -> str:
         """Name the file and line of a row, for error messages."""
         return f"{self.path} {self.unit} {self.lines[row]}"
@@ -97,7 +94,7 @@ class Table:
         return labels
 
     def _scores(self, column: str) -> np.ndarray:
-        scores = np.empty(len(self), dtype=np.float32)
+        scores = []
         for row, cell in enumerate(self.columns[column]):
             try:
                 score = float(cell)
@@ -105,8 +102,8 @@ class Table:
                 score = math.nan
             if not abs(score) <= _FLOAT32_MAX:
                 raise UserError(f"{self.where(row)}: {cell!r} in column {column!r} is not a finite number")
-            scores[row] = score
-        return scores
+            scores.append(score)
+        return np.array(scores, dtype=np.float32)
 
 
 def read_own_table(path: Path, wanted: Sequence[str]) -> Table:

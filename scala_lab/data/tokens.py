@@ -76,17 +76,11 @@ def tokenise(rows: Rows, tokenizer: Any, max_length: int) -> TokenSplit:
 def _tokenise(rows: Rows, tokenizer: Any, limit: int) -> dict[str, np.ndarray]:
     with_types = "token_type_ids" in tokenizer.model_input_names
     ids, types, lengths = [np.empty(0, np.int32)], [np.empty(0, np.uint8)], [np.zeros(1, np.int64)]
+    options = {"truncation": True, "max_length": limit, "return_attention_mask": False, "padding": False}
     for start in range(0, len(rows), ROWS_PER_CALL):
         part = slice(start, start + ROWS_PER_CALL)
-        encoded = tokenizer(
-            rows.first[part],
-            None if rows.second is None else rows.second[part],
-            truncation=True,
-            max_length=limit,
-            padding=False,
-            return_attention_mask=False,
-            return_token_type_ids=with_types,
-        )
+        second = None if rows.second is None else rows.second[part]
+        encoded = tokenizer(rows.first[part], second, return_token_type_ids=with_types, **options)
         lengths.append(np.array([len(row) for row in encoded["input_ids"]], dtype=np.int64))
         ids.append(np.array([token for row in encoded["input_ids"] for token in row], dtype=np.int32))
         if with_types:

@@ -144,19 +144,11 @@ def _predict(
     """Corrupt a batch and return the logits of the chosen tokens, these tokens, the pair logits and which pairs fit."""
     import torch
 
-    ids, chosen = corrupt(batch, model.config.vocab_size, mask_rate, rng)
-    output = model.bert(
-        input_ids=torch.from_numpy(ids),
-        token_type_ids=torch.from_numpy(batch.types),
-        attention_mask=torch.from_numpy(batch.mask),
-    )
-    where = torch.from_numpy(chosen)
-    return (
-        model.cls.predictions(output.last_hidden_state[where]),
-        torch.from_numpy(batch.ids)[where],
-        model.cls.seq_relationship(output.pooler_output),
-        torch.from_numpy(batch.fits),
-    )
+    corrupted, chosen = map(torch.from_numpy, corrupt(batch, model.config.vocab_size, mask_rate, rng))
+    ids, types, mask, fits = map(torch.from_numpy, batch)
+    output = model.bert(input_ids=corrupted, token_type_ids=types, attention_mask=mask)
+    token_logits = model.cls.predictions(output.last_hidden_state[chosen])
+    return token_logits, ids[chosen], model.cls.seq_relationship(output.pooler_output), fits
 
 
 def corrupt(batch: Batch, vocabulary_size: int, rate: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

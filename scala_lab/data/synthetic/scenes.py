@@ -177,6 +177,7 @@ _TRUE: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 QUANTIFIERS = tuple(_TRUE)
 
 _MAX_POPULATIONS = 7000
+"""Limit on the populations of one judgement; larger ones change no judgement."""
 
 
 @cache
@@ -208,8 +209,7 @@ _DETERMINERS: dict[str, tuple[tuple[str, bool], ...]] = {
     "not every": (("not every", False), ("not all", True)),
     "the": (("the", False),),
 }
-"""Wordings of a quantifier, and whether the noun is words.plural."""
-
+"""Wordings of a quantifier, and whether the noun is plural."""
 
 _FRAMES = {
     "how": ("how can {}", "what is the best way for {} to", "how does {}"),
