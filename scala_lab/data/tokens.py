@@ -176,11 +176,8 @@ def _sha256(text: str) -> str:
 
 def cache_folder() -> Path:
     """Return `$SCALA_LAB_CACHE`, else `scala_lab` in the user's cache folder."""
-    chosen = os.environ.get("SCALA_LAB_CACHE")
-    if chosen:
-        return Path(chosen)
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path(os.path.expanduser("~")) / ".cache") / "scala_lab"
+    user_cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(os.environ.get("SCALA_LAB_CACHE") or Path(user_cache) / "scala_lab")
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray] | None:

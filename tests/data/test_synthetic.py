@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from scala_lab.data.synthetic import scenes, sentiment
-from scala_lab.data.synthetic.generation import DEV_ROWS, LABEL_NOISE, NAMES, TRAIN_ROWS, generate, lines
+from scala_lab.data.synthetic.generation import DEV_ROWS, EMBEDDED, LABEL_NOISE, TRAIN_ROWS, generate, lines
 from scala_lab.data.synthetic.pairs import answers, draw_fact, draw_scene, edit, infer, question_pair, similarity, swap
 from scala_lab.data.synthetic.scenes import (
     AROUND,
@@ -48,7 +48,7 @@ CLASSES = {"mini-sst2": 2, "mini-qnli": 2, "mini-mnli": 3, "mini-qqp": 2}
 
 @pytest.fixture(scope="module")
 def tasks() -> dict[str, dict[str, Rows]]:
-    return {name: generate(name) for name in NAMES}
+    return {name: generate(name) for name in EMBEDDED}
 
 
 def _texts(rows: Rows) -> list[tuple[str, str | None]]:

@@ -58,16 +58,14 @@ def _stsb(rng: Rng, hard: bool, label: int) -> Row:
     return sentence_pair(rng, rng.choice(depths), edits)
 
 
-_TASKS: dict[str, tuple[Callable[[Rng, bool, int], Row], int]] = {
+EMBEDDED: dict[str, tuple[Callable[[Rng, bool, int], Row], int]] = {
     "mini-sst2": (_sst2, 2),
     "mini-qnli": (_qnli, 2),
     "mini-mnli": (_mnli, 3),
     "mini-qqp": (_qqp, 2),
     "mini-stsb": (_stsb, 0),
 }
-"""The function that draws a row of the task, and the task's number of classes (0: a score)."""
-
-NAMES = tuple(_TASKS)
+"""By task, the function that draws a row, and the number of classes (0: a score)."""
 
 
 def generate(name: str) -> dict[str, Rows]:
@@ -76,9 +74,9 @@ def generate(name: str) -> dict[str, Rows]:
     Returns:
         16,384 rows as `train` and 2,048 as `dev`, all different. Classes are balanced before noise.
     """
-    if name not in _TASKS:
-        raise UserError(f"unknown embedded task {name!r}: {nearest(name, NAMES)}")
-    draw_row, classes = _TASKS[name]
+    if name not in EMBEDDED:
+        raise UserError(f"unknown embedded task {name!r}: {nearest(name, EMBEDDED)}")
+    draw_row, classes = EMBEDDED[name]
     dev = _draw_rows(partial(draw_row, Rng(f"{name} dev"), True), DEV_ROWS, classes, {})
     train = _draw_rows(partial(draw_row, Rng(f"{name} train", AVOID_RARE), False), TRAIN_ROWS, classes, dev)
     noise = Rng(f"{name} noise")
