@@ -58,8 +58,12 @@ def test_fused_ascent_has_it_too(tiny_bert, classes, half):
 @HEADS
 def test_ascents_of_freelb_have_it_too(tiny_bert, classes, half, monkeypatch):
     """Its gradient is that of the loss itself."""
-    moved, taken = FreeLBStep._moved, []
-    monkeypatch.setattr(FreeLBStep, "_moved", lambda self, delta, g: taken.append(g.double()) or moved(self, delta, g))
+    ascend, taken = FreeLBStep._ascend, []
+    monkeypatch.setattr(
+        FreeLBStep,
+        "_ascend",
+        lambda self, delta, batch: taken.append(delta.grad.double()) or ascend(self, delta, batch),
+    )
     for encoder in pair_of_encoders(tiny_bert, classes, half):
         make_step("freelb")(encoder, make_batch(classes=classes), step_context())
     assert len(taken) == 4

@@ -8,7 +8,7 @@ import torch
 
 from scala_lab.methods.base import STATISTICS, output_divergence, task_loss
 from scala_lab.methods.recipes import RECIPES
-from scala_lab.methods.scala import _finite
+from scala_lab.methods.scala import _is_finite
 from tests.methods.small import LENGTHS, flat_gradient, make_batch, make_encoder, make_step, step_context
 
 SCALA_RECIPES = [name for name, recipe in RECIPES.items() if recipe.step == "scala"]
@@ -18,7 +18,7 @@ def noise(step, encoder, batch, context=None):
     with torch.no_grad():
         e = encoder.embed(batch.inputs)
         gamma = encoder.logits(e, batch.inputs)
-    return step._select_noise(encoder, batch, e, gamma, context or step_context())[0]
+    return step._ascend(encoder, batch, context or step_context(), e, gamma)[0]
 
 
 @pytest.mark.parametrize("classes", [0, 2, 3])
@@ -30,7 +30,7 @@ def test_inner_gradient_against_central_differences(tiny_bert, classes, target):
     gamma = encoder.logits(e, batch.inputs).detach()
     rng = torch.Generator().manual_seed(0)
     delta = torch.randn(e.shape, generator=rng, dtype=e.dtype) * 0.05 * batch.mask_BL1
-    found = step._inner_gradient(encoder, batch, e, gamma, delta, step_context(), 0)
+    g = step._exact_gradient(encoder, batch, step_context(), e, gamma, delta, 0)
 
     def raised(noise):
         with torch.no_grad():
@@ -44,7 +44,7 @@ def test_inner_gradient_against_central_differences(tiny_bert, classes, target):
         bump = torch.zeros_like(delta)
         bump[sample, token, width] = h
         expected = (raised(delta + bump) - raised(delta - bump)) / (2 * h)
-        assert float(found[sample, token, width]) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+        assert float(g[sample, token, width]) == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
 def test_inner_gradient_leaves_the_weights_alone(tiny_bert):
@@ -201,4 +201,4 @@ def test_a_sample_is_finite_if_all_of_its_values_are(value, place):
     values = torch.zeros(3, 24, 384)
     values[1].view(-1)[place] = value
     values[2, 3, 7] = torch.finfo(torch.float32).max
-    assert _finite(values).tolist() == [True, False, True]
+    assert _is_finite(values).tolist() == [True, False, True]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from scala_lab.study.api import all_studies
 from scala_lab.study.profiles import PROFILES
 from scala_lab.training.distributed import check_devices, warn_of_crowded_cores
 from tests.command_line import data_flags, flags, refuse, train_flags
+from tests.processes import run
 from tests.tiny import write_rows
 
 
@@ -149,3 +151,10 @@ def test_workers_of_a_launcher_are_let_in(one_core, monkeypatch):
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "16"), ("LOCAL_WORLD_SIZE", "16")):
         monkeypatch.setitem(os.environ, name, value)
     check_devices(RunSpec.of(workers=16, device="cpu").resolved())
+
+
+def test_peak_memory_is_this_process_own():
+    """On Linux getrusage counts the memory of the parent process too."""
+    child = "from scala_lab.machine import peak_memory_bytes; print(peak_memory_bytes())"
+    parent = "import subprocess, sys; held = b'x' * 10**9; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+    assert 10**7 < int(run([sys.executable, "-c", parent, child])) < 9 * 10**8
