@@ -62,26 +62,20 @@ class BatchPlan:
     def deal(self, global_batch: np.ndarray, rank: int = 0, memory: float = 1.0) -> list[np.ndarray]:
         """Return the micro-batches of one worker, each an array of rows; none if no row is left for it.
 
-        The first worker has the largest load, by however little.
-
-        Args:
-            global_batch: From `global_batch`.
-            rank: The worker.
-            memory: Memory of a row relative to a plain step: micro-batches are smaller by this factor.
+        The first worker has the largest load, by however little. `memory` is the memory of a row relative to a plain
+        step: micro-batches are smaller by this factor.
         """
         max_rows = max(1, int(self.micro_batch / memory))
         if self.workers == 1:
             return self._cut(global_batch, max_rows)
-        candidates = [self._deal_whole(global_batch, max(1, max_rows // divisor)) for divisor in (1, 2, 4)]
+        candidates = []
+        for smaller in (max(1, max_rows // divisor) for divisor in (1, 2, 4)):
+            parts = self._cut(global_batch, smaller)
+            candidates.append(deal(parts, [self._load([part]) for part in parts], self.workers))
         if not self.equal_lengths:
             candidates.append(self._deal_by_row(global_batch, max_rows))
         best = min(candidates, key=lambda dealt: max(map(self._load, dealt)))
         return sorted(best, key=self._load, reverse=True)[rank]
-
-    def _deal_whole(self, global_batch: np.ndarray, max_rows: int) -> list[list[np.ndarray]]:
-        """Return whole micro-batches for each worker."""
-        parts = self._cut(global_batch, max_rows)
-        return deal(parts, [self._load([part]) for part in parts], self.workers)
 
     def _deal_by_row(self, global_batch: np.ndarray, max_rows: int) -> list[list[np.ndarray]]:
         """Deal single rows in turn, from the longest on; all workers cut theirs at the same points."""
@@ -139,12 +133,8 @@ def cut_equal_lengths(rows: np.ndarray, lengths: np.ndarray, max_rows: int) -> l
 def cheapest_cuts(lengths: np.ndarray, part_cost: float, max_rows: int | None = None) -> list[int]:
     """Return where to cut falling lengths so that the sum over parts of rows * longest + part_cost is minimal.
 
-    Dynamic programming over the points where the length changes.
-
-    Args:
-        lengths: Of rows, longest first.
-        part_cost: Of a part, in tokens.
-        max_rows: Rows of a part; a larger one counts as several, padded as one.
+    Dynamic programming over the points where the length changes. A part of more than `max_rows` counts as several that
+    are padded as one.
 
     Example:
         >>> cheapest_cuts(np.array([90, 90, 10, 10, 9]), part_cost=40)

@@ -43,8 +43,7 @@ class Clock:
             yield
             end.record()
             self._events.append((name, start, end))
-            while self._events and self._events[0][2].query():
-                self._read_first()
+            self._read_events()
             return
         started = time.perf_counter()
         yield
@@ -56,14 +55,14 @@ class Clock:
             import torch
 
             torch.cuda.synchronize()
-            while self._events:
-                self._read_first()
+            self._read_events()
         return {name: self._seconds[name] for name in PHASES if name in self._seconds}
 
-    def _read_first(self) -> None:
-        """Add the time of the oldest phase, which the device has finished."""
-        name, start, end = self._events.popleft()
-        self._seconds[name] += start.elapsed_time(end) / 1000
+    def _read_events(self) -> None:
+        """Add the times of the phases that the device has finished."""
+        while self._events and self._events[0][2].query():
+            name, start, end = self._events.popleft()
+            self._seconds[name] += start.elapsed_time(end) / 1000
 
     def add(self, totals: dict[str, float]) -> None:
         """Add seconds from an earlier part of the same run."""

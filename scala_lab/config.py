@@ -365,11 +365,9 @@ def _flag(name: str) -> str:
 
 
 def check_noise_starts(spec: RunSpec, rows: int | None = None) -> None:
-    """Refuse a run that ends before a fixed t_s: it would have the method's name and be plain training.
+    """Refuse a resolved spec whose run ends before a fixed t_s: it would have the method's name and be plain training.
 
-    Args:
-        spec: Resolved.
-        rows: Number of training rows; without it only the number of epochs is checked.
+    Without the number of training rows only the number of epochs is checked.
     """
     recipe, optim = spec.recipe, spec.optim
     if recipe.delay is None or recipe.delay_rule != "fixed" or recipe.lambda_ == 0:

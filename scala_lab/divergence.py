@@ -9,17 +9,11 @@ from torch import Tensor
 def symmetric_kl(logits_p: Tensor, logits_q: Tensor) -> Tensor:
     r"""Return the symmetric Kullback-Leibler divergence of two class distributions, per sample.
 
-    KL(p||q) + KL(q||p) = sum over classes of (p - q) * (log p - log q)
+        KL(p||q) + KL(q||p) = sum over classes of (p - q) * (log p - log q)
 
     from log-softmax in float32 (float64 stays float64), so that it is finite whenever its true value is: a
     probability that underflows still has a finite logarithm, and a class both logits rule out (-inf) adds 0.
-
-    Args:
-        logits_p: Shape (..., classes).
-        logits_q: The same shape.
-
-    Returns:
-        Shape (...): one value per sample, at least 0 up to rounding.
+    Logits have shape (..., classes), the result has shape (...) and is at least 0 up to rounding.
     """
     log_p = torch.log_softmax(_precise(logits_p), dim=-1)
     log_q = torch.log_softmax(_precise(logits_q), dim=-1)

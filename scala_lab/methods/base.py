@@ -176,14 +176,7 @@ def uniform_noise(
     A sequential stream would make a sample's noise depend on its neighbours, the micro-batch size and the number of
     workers. Here seed, step, row and position are mixed into one key per token (splitmix64), and each coordinate of the
     token's vector is a 32-bit finaliser of key and index (murmur3): equal on every worker and in every batch.
-
-    Args:
-        seed: The run's seed.
-        step: Global step.
-        samples_B: Row number of each sample in the training set.
-        positions_BL: `MicroBatch.positions_BL`.
-        width: Numbers per token.
-        dtype: Of the result.
+    For samples and positions see `MicroBatch`.
     """
     keys_BL = _splitmix(samples_B.to(torch.int64).unsqueeze(1) * _signed(_GOLDEN) + mix(seed, step))
     keys_BL = _splitmix(keys_BL + positions_BL * _signed(_GOLDEN))

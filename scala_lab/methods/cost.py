@@ -34,10 +34,7 @@ def passes_per_sample(spec: RunSpec, outputs: int | None = None) -> tuple[float,
     """Return the cost of a sample in a step without noise, and in a step with noise.
 
     All steps of FreeLB cost 3 for each of its K passes, those of R-Drop 3 for each of its two. ScaLA: `noisy_passes`.
-
-    Args:
-        spec: The run.
-        outputs: Size of the model's head if known; default as the task's registry says, or two for a user's own file.
+    `outputs` is the size of the model's head; default as the task's registry says, or two for a user's own file.
     """
     spec = spec.resolved()
     recipe = spec.recipe
@@ -85,15 +82,8 @@ def chosen_pga(options: Mapping[str, Any], outputs: int, drops_out: bool) -> Lit
       whose noisy passes have the dropout masks of the clean pass: with independent masks the gradient shows the
       disagreement of the masks, not the effect of the noise, and the two directions differ.
 
-    The option `pga` names one of them; `auto` is fused wherever that is valid and cheaper.
-
-    Args:
-        options: Options of the step function.
-        outputs: Size of the model's head, 1 for regression.
-        drops_out: Whether the model has dropout.
-
-    Raises:
-        UserError: The options ask for `fused` where it is not valid.
+    The option `pga` names one of them, and fused where it is not valid is an error; `auto` is fused wherever that is
+    valid and cheaper. `outputs` is the size of the model's head, 1 for regression.
     """
     pga = options.get("pga")
     if pga is None:

@@ -266,9 +266,17 @@ class FusedAscent:
 
     def __init__(self, target: Literal["LP", "GT"], e_BLD: Tensor, gamma_BC: Tensor, df_BC: Tensor) -> None:
         self.target, self.e_BLD, self.df_BC = target, e_BLD, df_BC
-        self.vanishes_B1 = ~(df_BC.norm(dim=-1, keepdim=True) > MIN_DERIVATIVE)
-        extra = [] if target == "GT" else self._extra_directions()
-        self.vjps = [(q_BC, self._vjp(gamma_BC, q_BC)) for q_BC in extra]
+        self.norm_B1 = df_BC.norm(dim=-1, keepdim=True)
+        vanishes_B1 = ~(self.norm_B1 > MIN_DERIVATIVE)
+        # the first direction is that of df, or (1, -1, 0, ...) where df vanishes; (1) for regression
+        fallback_C = functional.pad(df_BC.new_tensor([1.0, -1.0]), (0, df_BC.shape[-1] - 2))
+        unit_BC = df_BC / self.norm_B1.masked_fill(vanishes_B1, 1.0)
+        self.first_BC = torch.where(vanishes_B1, fallback_C / fallback_C.norm(), unit_BC)
+        self.first_is_free = not vanishes_B1.any()
+        directions = [] if self.first_is_free else [self.first_BC]
+        if df_BC.shape[-1] == 3:  # the second direction is orthogonal to the first and to (1, 1, 1)
+            directions.append(torch.linalg.cross(self.first_BC, torch.full_like(df_BC, 3**-0.5)))
+        self.vjps = [(q_BC, self._vjp(gamma_BC, q_BC)) for q_BC in directions if target == "LP"]
 
     def gradient(self, gamma_BC: Tensor, delta_BLD: Tensor, share: float) -> Tensor:
         """Return the gradient of each sample's r, or f for target GT, by the noise at delta_0."""
@@ -276,26 +284,10 @@ class FusedAscent:
         g_BLD = self._vjp(gamma_BC, self.df_BC) if self.e_BLD.grad is None else self.e_BLD.grad / share
         if self.target == "GT":
             return g_BLD
-        vjps = self.vjps
-        if not self.vanishes_B1.any():
-            vjps = [*vjps, (self._first_direction(), g_BLD / self.df_BC.norm(dim=-1).view(-1, 1, 1))]
+        vjps = [*self.vjps, (self.first_BC, g_BLD / self.norm_B1.unsqueeze(-1))] if self.first_is_free else self.vjps
         dz_BC = reduce(torch.add, ((g * delta_BLD).flatten(1).sum(1).unsqueeze(-1) * q for q, g in vjps))
         dr_BC = 2 * _apply_fisher(gamma_BC.detach(), dz_BC)
         return reduce(torch.add, ((q * dr_BC).sum(-1).view(-1, 1, 1) * g for q, g in vjps))
-
-    def _extra_directions(self) -> list[Tensor]:
-        """Return the second direction of three classes; also the first, if df has vanished for some sample."""
-        first_BC = self._first_direction()
-        extra = [first_BC] if self.vanishes_B1.any() else []
-        if first_BC.shape[-1] > 2:  # the second one is orthogonal to the first and to (1, 1, 1)
-            extra.append(torch.linalg.cross(first_BC, torch.full_like(first_BC, 3**-0.5)))
-        return extra
-
-    def _first_direction(self) -> Tensor:
-        """Return df as a unit vector; where it vanishes, (1, -1, 0, ...) / sqrt(2), or 1 for regression."""
-        norm_B1 = self.df_BC.norm(dim=-1, keepdim=True).masked_fill(self.vanishes_B1, 1.0)
-        fallback_C = functional.pad(self.df_BC.new_tensor([1.0, -1.0]), (0, self.df_BC.shape[-1] - 2))
-        return torch.where(self.vanishes_B1, fallback_C / fallback_C.norm(), self.df_BC / norm_B1)
 
     def _vjp(self, gamma_BC: Tensor, q_BC: Tensor) -> Tensor:
         """Return J' q, for the Jacobian J of a sample's outputs by its embeddings, and keep the graph."""

@@ -29,13 +29,7 @@ of the others are proportional to the weight norm, whatever the number of weight
 
 
 def build_optimizer(model: torch.nn.Module, spec: OptimSpec, lr: float) -> torch.optim.Optimizer:
-    """Return the optimizer that a resolved spec names, over the model's trainable parameters.
-
-    Args:
-        model: Already on its device and in its dtype.
-        spec: With `optimizer`, `eps` and `groups` filled in, as `RunSpec.resolved` does.
-        lr: Peak rate.
-    """
+    """Return the optimizer of a resolved spec for a model that is already on its device and in its dtype."""
     import torch
 
     from scala_lab.optim import Lamb, Ngd
@@ -69,13 +63,10 @@ def rate_factor(step: int, total: int, warmup: float) -> float:
 def scaled_rate(lr: float, batch_size: int, rule: Literal["none", "sqrt", "linear"]) -> float:
     """Return the rate at `batch_size`, where `lr` is the rate at batch size 32 unless the rule is none."""
     growth = batch_size / REFERENCE_BATCH
-    if rule == "none":
-        return lr
-    if rule == "sqrt":
-        return lr * math.sqrt(growth)
-    if rule == "linear":
-        return lr * growth
-    raise ValueError(f"unknown scaling rule {rule!r}: none, sqrt or linear")
+    factors = {"none": 1.0, "sqrt": math.sqrt(growth), "linear": growth}
+    if rule not in factors:
+        raise ValueError(f"unknown scaling rule {rule!r}: none, sqrt or linear")
+    return lr * factors[rule]
 
 
 def default_rate(optimizer: str, hidden_size: int, batch_size: int) -> float:

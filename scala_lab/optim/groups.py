@@ -15,15 +15,11 @@ BLOCK = re.compile(r"^(.*?\.\d+)\.")
 
 
 def parameter_groups(
-    model: nn.Module,
-    weight_decay: float,
-    groups: Literal["tensor", "layer"],
-    adapt_all: bool,
-    optimizer: str,
+    model: nn.Module, weight_decay: float, groups: Literal["tensor", "layer"], adapt_all: bool, optimizer: str
 ) -> list[dict[str, Any]]:
-    """Return parameter groups for an optimizer, in the order of `model.named_parameters()`.
+    """Return the groups of the trainable parameters for an optimizer, in the order of `model.named_parameters()`.
 
-    Biases and normalisation weights never decay. What shares a rate:
+    Biases and normalisation weights never decay. What shares a rate for `groups`, with layers as in `layer_names`:
 
     | optimizer | tensor | layer |
     |---|---|---|
@@ -31,13 +27,6 @@ def parameter_groups(
     | lamb | each matrix its own; biases and norms not adapted | one per layer over its matrices |
     | lamb, adapt_all | each tensor its own | one per layer over everything in it |
     | ngd | each tensor its own | one per layer over everything in it |
-
-    Args:
-        model: Parameters without requires_grad are left out.
-        weight_decay: Decay of the parameters that take it.
-        groups: Share a rate within a tensor or a layer, see `layer_names`.
-        adapt_all: lamb only: adapt biases and normalisation weights too.
-        optimizer: adamw, lamb or ngd.
     """
     named = [(name, param) for name, param in model.named_parameters() if param.requires_grad]
     undecayed = undecayed_names(model)
@@ -94,18 +83,17 @@ def layer_names(model: nn.Module) -> dict[str, str]:
 
 
 class GroupwiseOptimizer(torch.optim.Optimizer, ABC):
-    """An optimizer that scales each group's update by nu(||w||), nu(c) = max(L, min(c, U)), group after group.
+    """An optimizer that updates one parameter group after another, by nu(||w||) with nu(c) = max(low, min(c, high))."""
 
-    Nothing here waits for the device.
-    """
-
-    def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
-        low, high = defaults["min_weight_norm"], defaults["max_weight_norm"]
-        if not defaults["lr"] >= 0:
-            raise ValueError(f"lr must be at least 0, not {defaults['lr']}")
+    def __init__(
+        self, params: Iterable[Any], lr: float, weight_decay: float, low: float, high: float, **defaults: Any
+    ) -> None:
+        if not lr >= 0:
+            raise ValueError(f"lr must be at least 0, not {lr}")
         if not 0 <= low <= high:
             raise ValueError(f"weight norm limits must satisfy 0 <= min <= max, not min {low} and max {high}")
-        super().__init__(params, defaults)
+        limits = {"min_weight_norm": low, "max_weight_norm": high}
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **limits, "decayed": None, **defaults})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group after checking that it has one device, one dtype and one decay mark per tensor."""

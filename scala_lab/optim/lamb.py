@@ -50,7 +50,7 @@ class Lamb(GroupwiseOptimizer):
         lr: Learning rate.
         betas: Decay of the two moments.
         eps: Added to the root of the second moment.
-        weight_decay: Decay, inside the update direction.
+        weight_decay: Part of the update direction u.
         max_weight_norm: U; `inf` for no clip.
         min_weight_norm: L.
     """
@@ -70,20 +70,10 @@ class Lamb(GroupwiseOptimizer):
         if not eps >= 0:
             raise ValueError(f"eps must be at least 0, not {eps}")
         self._pending: Tensor | None = None  # counts of clipped and adapted ratios, still on the device
-        self._scratch: Tensor | None = None
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "max_weight_norm": max_weight_norm,
-            "min_weight_norm": min_weight_norm,
-            "adapt": True,
-            "joint": False,
-            "decayed": None,
-            "fused": True,  # makes torch load a saved step count to where the fused kernel reads it
-        }
-        super().__init__(params, defaults)
+        self._scratch: Tensor | None = None  # see `_zeros_like`
+        # `fused` makes torch load a saved step count to where the fused kernel reads it
+        options = {"betas": betas, "eps": eps, "adapt": True, "joint": False, "fused": True}
+        super().__init__(params, lr, weight_decay, min_weight_norm, max_weight_norm, **options)
 
     def update(self, group: dict[str, Any], params: list[Tensor]) -> None:
         """Move the tensors of a group."""
@@ -96,25 +86,14 @@ class Lamb(GroupwiseOptimizer):
     def _directions(self, group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
         """Advance the moments in place and return u, the step's only temporary."""
         states = [self._state_of(param) for param in params]
-        steps = [state["step"] for state in states]
+        m, v, steps = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step"))
+        grads = [_in_layout_of(param, param.grad) for param in params if param.grad is not None]
         updates = self._zeros_like(params)
         torch._foreach_add_(steps, 1)
         # a step of AdamW's fused kernel from 0 with rate -1 gives m_hat / (sqrt(v_hat) + eps) in one pass over memory
-        torch._fused_adamw_(
-            updates,
-            [_in_layout_of(param, param.grad) for param in params if param.grad is not None],
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
-            [],
-            steps,
-            lr=-1.0,
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            weight_decay=0.0,
-            eps=group["eps"],
-            amsgrad=False,
-            maximize=False,
-        )
+        (beta1, beta2), eps = group["betas"], group["eps"]
+        fixed: dict[str, Any] = {"lr": -1.0, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
+        torch._fused_adamw_(updates, grads, m, v, [], steps, beta1=beta1, beta2=beta2, eps=eps, **fixed)
         if group["weight_decay"]:
             mask = decay_mask(group, params)
             decayed = list(compress(params, mask))
@@ -175,18 +154,12 @@ class Lamb(GroupwiseOptimizer):
         self.clip_counts()
         return super().state_dict()
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore moments, steps and clip counts."""
-        self._pending = None
-        super().load_state_dict(state_dict)
-
     def __getstate__(self) -> dict[str, Any]:
         self.clip_counts()
         return super().__getstate__()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._pending = None
-        self._scratch = None
+        self._pending = self._scratch = None
         super().__setstate__(state)
 
 

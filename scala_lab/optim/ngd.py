@@ -43,21 +43,12 @@ class Ngd(GroupwiseOptimizer):
         min_weight_norm: float = 0.0,
         weight_decay: float = 0.0,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "max_weight_norm": max_weight_norm,
-            "min_weight_norm": min_weight_norm,
-            "weight_decay": weight_decay,
-            "joint": True,
-            "decayed": None,
-        }
-        super().__init__(params, defaults)
+        super().__init__(params, lr, weight_decay, min_weight_norm, max_weight_norm, joint=True)
 
     def update(self, group: dict[str, Any], params: list[Tensor]) -> None:
         """Move the tensors of a group."""
         grads = [param.grad for param in params if param.grad is not None]
-        gradient_norms = group_norms(grads, group["joint"])
-        weight_norms = group_norms(params, group["joint"])
+        gradient_norms, weight_norms = group_norms(grads, group["joint"]), group_norms(params, group["joint"])
         factors = weight_norms.clamp_(group["min_weight_norm"], group["max_weight_norm"]).div_(gradient_norms)
         factors = torch.where(gradient_norms > 0, factors, 0.0)
         if group["weight_decay"]:
