@@ -69,25 +69,24 @@ class BatchPlan:
         if self.workers == 1:
             return self._cut(global_batch, max_rows)
         candidates = []
-        for smaller in (max(1, max_rows // divisor) for divisor in (1, 2, 4)):
-            parts = self._cut(global_batch, smaller)
+        for divisor in (1, 2, 4):
+            parts = self._cut(global_batch, max(1, max_rows // divisor))
             candidates.append(deal(parts, [self._load([part]) for part in parts], self.workers))
         if not self.equal_lengths:
-            candidates.append(self._deal_by_row(global_batch, max_rows))
+            # single rows in turn, from the longest on; all workers cut theirs at the same points
+            shares = [global_batch[rank :: self.workers] for rank in range(self.workers)]
+            cuts = cheapest_cuts(self.lengths[shares[0]], self.part_cost, max_rows)
+            candidates.append([self._cut(share, max_rows, cuts) for share in shares])
         best = min(candidates, key=lambda dealt: max(map(self._load, dealt)))
         return sorted(best, key=self._load, reverse=True)[rank]
 
-    def _deal_by_row(self, global_batch: np.ndarray, max_rows: int) -> list[list[np.ndarray]]:
-        """Deal single rows in turn, from the longest on; all workers cut theirs at the same points."""
-        cuts = cheapest_cuts(self.lengths[global_batch[:: self.workers]], self.part_cost, max_rows)
-        shares = [np.split(global_batch[rank :: self.workers], cuts) for rank in range(self.workers)]
-        return [[piece for part in parts for piece in cut(part, max_rows)] for parts in shares]
-
-    def _cut(self, rows: np.ndarray, max_rows: int) -> list[np.ndarray]:
+    def _cut(self, rows: np.ndarray, max_rows: int, cuts: list[int] | None = None) -> list[np.ndarray]:
+        """Cut rows into micro-batches, at the given points or where that is cheapest."""
         if self.equal_lengths:
             return cut_equal_lengths(rows, self.lengths, max_rows)
-        parts = np.split(rows, cheapest_cuts(self.lengths[rows], self.part_cost, max_rows))
-        return [piece for part in parts for piece in cut(part, max_rows)]
+        if cuts is None:
+            cuts = cheapest_cuts(self.lengths[rows], self.part_cost, max_rows)
+        return [piece for part in np.split(rows, cuts) for piece in cut(part, max_rows)]
 
     def _load(self, parts: list[np.ndarray]) -> float:
         """Return the cost of micro-batches, in tokens."""
@@ -103,15 +102,15 @@ def part_cost(width: int) -> float:
     return 30_000 / width
 
 
-def deal(items: Sequence[T], costs: Sequence[float], hands: int) -> list[list[T]]:
-    """Divide items so that the largest sum of costs is small: the most expensive first, each to the smallest sum.
+def deal(items: Sequence[T], costs: Sequence[float], bins: int) -> list[list[T]]:
+    """Divide items into bins so that the largest sum of costs is small: the costliest first, each to the smallest sum.
 
     Example:
         >>> deal("abcd", [5, 4, 3, 3], 2)
         [['a', 'd'], ['b', 'c']]
     """
-    dealt: list[list[T]] = [[] for _ in range(hands)]
-    loads = [0.0] * hands
+    dealt: list[list[T]] = [[] for _ in range(bins)]
+    loads = [0.0] * bins
     for index in sorted(range(len(items)), key=lambda index: -costs[index]):
         smallest = loads.index(min(loads))
         dealt[smallest].append(items[index])

@@ -63,8 +63,3 @@ class Clock:
         while self._events and self._events[0][2].query():
             name, start, end = self._events.popleft()
             self._seconds[name] += start.elapsed_time(end) / 1000
-
-    def add(self, totals: dict[str, float]) -> None:
-        """Add seconds from an earlier part of the same run."""
-        for name, seconds in totals.items():
-            self._seconds[name] += seconds

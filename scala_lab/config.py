@@ -105,7 +105,7 @@ class RecipeSpec:
     noise: Literal["pga", "gaussian", "none"] | None = None
     """pga: adversarial; gaussian: N(0, omega^2) without ascent; none."""
     masks: Literal["independent", "shared", "off"] | None = None
-    """Dropout masks of one sample over the passes of a step."""
+    """Dropout masks of a sample in the passes of a step: independent draws, the same in all of them, or no dropout."""
     label_gradient: bool | None = None
     """Let the gradient flow through the clean prediction in the noise term as well."""
     alpha: float | None = None

@@ -73,12 +73,10 @@ def _replace_folder(new: Path, path: Path) -> None:
     aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
     try:
         os.replace(path, aside / "content")
-        try:
-            os.replace(new, path)
-        except BaseException:
-            os.rename(aside / "content", path)
-            raise
+        os.replace(new, path)
     except BaseException:
+        if (aside / "content").exists():
+            os.rename(aside / "content", path)
         aside.rmdir()
         raise
     shutil.rmtree(aside, ignore_errors=True)

@@ -45,7 +45,7 @@ def end_with_launcher() -> None:
     threading.Thread(target=watch, name="launcher-watch", daemon=True).start()
 
 
-def outlast_sigterm(has_more_to_say: Callable[[], bool], seconds: float = 10.0) -> None:
+def outlast_sigterm(has_more_to_record: Callable[[], bool], seconds: float = 10.0) -> None:
     """Delay the end by SIGTERM by some seconds if this process still has something to record.
 
     torchrun sends SIGTERM to all workers as soon as one of them has failed. Given time, the first worker notices its
@@ -63,7 +63,7 @@ def outlast_sigterm(has_more_to_say: Callable[[], bool], seconds: float = 10.0) 
     def watch() -> None:
         while signal.SIGTERM not in os.read(reader, 64):
             pass
-        if has_more_to_say():
+        if has_more_to_record():
             time.sleep(seconds)
         os._exit(128 + signal.SIGTERM)
 

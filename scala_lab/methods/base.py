@@ -60,23 +60,14 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class StepContext:
-    """Where in the run a micro-batch stands. All randomness derives from it, so that a resumed run repeats it.
+    """Where in the run a micro-batch stands. All randomness derives from it, so that a resumed run repeats it."""
 
-    Attributes:
-        seed: The run's seed.
-        step: Global step, 0-based.
-        epoch: Epochs done, with fractions.
-        part: Index of this micro-batch among all micro-batches of all workers in the step.
-        clock: Measures the time of each phase.
-        settled: Whether the delay rule lets the noise start before t_s.
-    """
-
-    seed: int
-    step: int
-    epoch: float
-    part: int
-    clock: Clock
-    settled: bool = False
+    seed: int  # of the run
+    step: int  # global, 0-based
+    epoch: float  # epochs done, with fractions
+    part: int  # index of this micro-batch among those of all workers in the step
+    clock: Clock  # measures the time of each phase
+    settled: bool = False  # whether the delay rule lets the noise start before t_s
 
     def seed_dropout(self, draw: int = 0) -> None:
         """Seed the dropout masks of this micro-batch; equal draws give equal masks.

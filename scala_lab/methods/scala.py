@@ -168,7 +168,7 @@ class ScalaStep(Step):
                 gamma_BC = encoder.logits(e_BLD, batch.inputs)
         for t in range(self.pga_steps):
             if not fused:
-                g_BLD = self._exact_gradient(encoder, batch, context, e_BLD.detach(), gamma_BC.detach(), delta_BLD, t)
+                g_BLD = self._exact_gradient(encoder, batch, context, e_BLD + delta_BLD, gamma_BC.detach(), t)
             with phase("inner backward"):
                 if fused:
                     g_BLD = fused.gradient(gamma_BC, delta_BLD, batch.share)
@@ -186,26 +186,19 @@ class ScalaStep(Step):
         return moved_BLD.clamp_(-self.omega, self.omega).mul_(batch.mask_BL1)
 
     def _exact_gradient(
-        self,
-        encoder: Encoder,
-        batch: MicroBatch,
-        context: StepContext,
-        e_BLD: Tensor,
-        gamma_BC: Tensor,
-        delta_BLD: Tensor,
-        t: int,
+        self, encoder: Encoder, batch: MicroBatch, context: StepContext, noisy_BLD: Tensor, gamma_BC: Tensor, t: int
     ) -> Tensor:
-        """Return the gradient of the SUM over samples by delta: a sample's noise must not depend on the batch."""
-        delta_BLD = delta_BLD.detach().requires_grad_()
+        """Return the gradient of the SUM over samples by the noise: that of a sample must not depend on the batch."""
+        noisy_BLD = noisy_BLD.detach().requires_grad_()
         with context.clock.phase("inner forward"), encoder.full_precision():
             self._seed_dropout(context, INNER + t)
-            logits_BC = encoder.logits(e_BLD + delta_BLD, batch.inputs)
+            logits_BC = encoder.logits(noisy_BLD, batch.inputs)
             if self.target == "GT":
                 objective = task_loss(logits_BC, batch.labels, batch.regression).sum()
             else:
                 objective = output_divergence(gamma_BC, logits_BC, batch.regression).sum()
         with context.clock.phase("inner backward"):
-            return torch.autograd.grad(objective, delta_BLD)[0]
+            return torch.autograd.grad(objective, noisy_BLD)[0]
 
     def _divergence(
         self, encoder: Encoder, batch: MicroBatch, context: StepContext, noisy_BLD: Tensor, gamma_BC: Tensor
@@ -331,18 +324,12 @@ class Settling:
 
     Losses are sums over the global batch, equal on all workers, so that all of them start at the same step. The fields
     are plain values and saved with the state of a run.
-
-    Attributes:
-        window: Steps per window.
-        means: Mean loss of each complete window.
-        losses: Losses of the current window.
-        settled: Whether the loss has settled; once true, it stays true.
     """
 
-    window: int
-    means: list[float] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-    settled: bool = False
+    window: int  # steps
+    means: list[float] = field(default_factory=list)  # L_0, L_1, ... of the complete windows
+    losses: list[float] = field(default_factory=list)  # of the current window
+    settled: bool = False  # once true, it stays true
 
     @classmethod
     def over(cls, steps_per_epoch: int) -> Settling:

@@ -71,7 +71,7 @@ def test_whole_gradient_is_that_of_the_written_objective(tiny_bert, classes, lab
     encoder, batch = make_encoder(tiny_bert, classes), make_batch(classes=classes)
     step = make_step("scala-effective", pga="fused", rho=0.05, omega=0.05, lambda_=3.0, label_gradient=label_gradient)
     delta = fused_noise(step, copy.deepcopy(encoder), batch)
-    found = step(encoder, batch, step_context())
+    sums = step(encoder, batch, step_context())
     model, inputs = encoder.model, batch.inputs
     e = model.get_input_embeddings()(inputs["input_ids"])
     clean = model(**inputs).logits
@@ -81,8 +81,8 @@ def test_whole_gradient_is_that_of_the_written_objective(tiny_bert, classes, lab
     expected = torch.autograd.grad((f + 3.0 * r).mean(), list(model.parameters()), allow_unused=True)
     for parameter, gradient in zip(model.parameters(), expected, strict=True):
         assert torch.allclose(parameter.grad, torch.zeros_like(parameter) if gradient is None else gradient, atol=1e-11)
-    assert found[STATISTICS.index("loss")] == pytest.approx(float(f.detach().sum()), rel=1e-12)
-    assert found[STATISTICS.index("divergence")] == pytest.approx(float(r.detach().sum()), rel=1e-9)
+    assert sums[STATISTICS.index("loss")] == pytest.approx(float(f.detach().sum()), rel=1e-12)
+    assert sums[STATISTICS.index("divergence")] == pytest.approx(float(r.detach().sum()), rel=1e-9)
 
 
 @pytest.mark.parametrize("classes", HEADS)
@@ -119,22 +119,22 @@ def test_a_sample_whose_derivative_vanishes_has_a_vjp_of_its_own(tiny_bert, clas
             batch.labels.copy_(logits.squeeze(-1).float())
             batch = type(batch)(batch.inputs, logits.squeeze(-1), batch.samples, batch.share, True)
     options = {"ascent": "normalized", "rho": 1.0, "omega": 1e9, "sigma": 1e-7}
-    found = fused_noise(make_step(pga="fused", **options), encoder, batch)
+    fused = fused_noise(make_step(pga="fused", **options), encoder, batch)
     exact = exact_noise(make_step(pga="exact", **options), encoder, batch)
-    assert found.abs().amax() > 0.5
-    assert (cosines(found, exact)[[0]] > 0.9999).all()
+    assert fused.abs().amax() > 0.5
+    assert (cosines(fused, exact)[[0]] > 0.9999).all()
 
 
 def test_a_confident_prediction_keeps_its_direction_in_float32(tiny_bert):
     """At a margin of 25, p - 1 rounds to 0 in float32 for the true class; the direction must not feel it."""
-    found = []
+    noises = []
     for dtype in (torch.float32, torch.float64):
         encoder, batch = make_encoder(tiny_bert, 3, dtype=torch.float32), make_batch(rows=[0], classes=3)
         with torch.no_grad():
             encoder.model.classifier.bias.copy_(torch.tensor([25.0, 0.0, 2.0]))
         encoder.model.to(dtype)
-        found.append(fused_noise(make_step("scala-effective", pga="fused", sigma=1e-3), encoder, batch).double())
-    assert cosines(*found) > 0.9999
+        noises.append(fused_noise(make_step("scala-effective", pga="fused", sigma=1e-3), encoder, batch).double())
+    assert cosines(*noises) > 0.9999
 
 
 def test_loss_and_derivative_are_cross_entropy_and_its_derivative():
