@@ -25,24 +25,15 @@ class BatchPlan:
     than one would. Where there are too few for an even load, they get smaller ones, or an equal share of the rows of
     every micro-batch, whichever lets the busiest worker finish first. The last batch of an epoch may be smaller; no row
     is dropped or repeated, and a worker may be left without rows.
-
-    Attributes:
-        lengths: Tokens of each row.
-        batch_size: Rows of a global batch.
-        micro_batch: Maximum number of rows that run at once on a worker.
-        workers: Number of workers.
-        seed: The run's seed.
-        part_cost: Cost of a micro-batch beside its tokens, in tokens; see the function `part_cost`.
-        equal_lengths: Whether only rows of equal length may run together, for models that must not be padded.
     """
 
-    lengths: np.ndarray
-    batch_size: int
-    micro_batch: int
+    lengths: np.ndarray  # tokens of each row
+    batch_size: int  # rows of a global batch
+    micro_batch: int  # maximum number of rows that run at once on a worker
     workers: int = 1
     seed: int = 0
-    part_cost: float = 0.0
-    equal_lengths: bool = False
+    part_cost: float = 0.0  # of a micro-batch beside its tokens, in tokens; see the function `part_cost`
+    equal_lengths: bool = False  # whether only rows of equal length may run together: some models must not be padded
     _orders: dict[int, np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property

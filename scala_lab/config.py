@@ -461,14 +461,11 @@ def _as_type(value: Any, hint: Any, where: str) -> Any:
         if not isinstance(items, (list, tuple)):
             raise UserError(f"{where} must be a list of strings, not {value!r}")
         return tuple(_as_type(item, arguments[0], where) for item in items)
-    if hint is Path and isinstance(value, (str, Path)):
-        return Path(value)
-    if hint is str and isinstance(value, Path):
-        return str(value)
-    if hint is float and (value == "inf" or (isinstance(value, int) and not isinstance(value, bool))):
-        return float(value)
-    if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
-        return value
+    accepted = {Path: (str, Path), str: (str, Path), float: (int, float)}.get(hint, hint)
+    if isinstance(value, accepted) and not (isinstance(value, bool) and hint is not bool):
+        return hint(value)
+    if hint is float and value == "inf":
+        return math.inf
     expected = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}[hint]
     raise UserError(f"{where} must be {expected}, not {value!r}")
 

@@ -27,20 +27,12 @@ samples with a noise term, samples whose noise term was left out because it was 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Samples that go through the model together.
+    """Samples that go through the model together."""
 
-    Attributes:
-        inputs: Arguments of the model: input_ids, attention_mask and, where it has them, token_type_ids.
-        labels: Class indices, or scores for regression.
-        samples: Row number of each sample in the training set: its noise is a function of it.
-        share: 1/B with the true size B of the global batch, so that micro-batches of all workers sum to the mean.
-        regression: Whether labels are scores.
-    """
-
-    inputs: Mapping[str, Tensor]
-    labels: Tensor
-    samples: Tensor
-    share: float
+    inputs: Mapping[str, Tensor]  # of the model: input_ids, attention_mask and, where it has them, token_type_ids
+    labels: Tensor  # class indices, or scores for regression
+    samples: Tensor  # row number of each sample in the training set: its noise is a function of it
+    share: float  # 1/B with the true size B of the global batch, so that micro-batches of all workers sum to the mean
     regression: bool
 
     @property
