@@ -122,8 +122,8 @@ class ScalaStep(Step):
             r_B = torch.where(usable_B, r_B, 0.0)
 
         with phase("backward"):  # of f + lambda * r, or of lambda * r where that of f has run
-            g = self.lambda_ * r_B.sum() + (f_B.sum() if self.label_gradient else 0.0)
-            (g * batch.share).backward()
+            objective = self.lambda_ * r_B.sum() + (f_B.sum() if self.label_gradient else 0.0)
+            (objective * batch.share).backward()
             if looked_up_BLD.requires_grad:
                 looked_up_BLD.backward(e_BLD.grad)
             return statistics(

@@ -83,7 +83,7 @@ def layer_names(model: nn.Module) -> dict[str, str]:
 
 
 class GroupwiseOptimizer(torch.optim.Optimizer, ABC):
-    """An optimizer that updates one parameter group after another, by nu(||w||) with nu(c) = max(low, min(c, high))."""
+    """Base of Lamb and Ngd: updates group after group, scaled by nu(||w||) with nu(c) = max(low, min(c, high))."""
 
     def __init__(
         self, params: Iterable[Any], lr: float, weight_decay: float, low: float, high: float, **defaults: Any
