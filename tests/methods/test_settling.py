@@ -109,8 +109,8 @@ def test_noise_starts_when_the_loss_settles_and_resumed_runs_agree_to_the_bit(ea
     assert all(tensor.equal(weights[1][name]) for name, tensor in weights[0].items())
 
 
-def _interrupt(context):
-    if context:
+def _interrupt(condition):
+    if condition:
         raise KeyboardInterrupt
 
 
