@@ -16,8 +16,8 @@ from scala_lab.study.statistics import (
     paired_difference,
     paired_ratio,
     slope_interval,
-    tuned,
 )
+from scala_lab.study.tables import best_runs
 
 LEFT = np.array([84.2, 90.1, 91.7, 93.4, 85.0])
 RIGHT = np.array([83.9, 89.0, 91.9, 92.6, 84.1])
@@ -125,23 +125,23 @@ def test_paired_columns_refuse_what_they_cannot_tell_apart():
         paired_columns(frame, "score", "method", "x", "y")
 
 
-def test_tuned_takes_the_rate_with_the_best_mean_and_says_when_it_ends_the_grid():
+def test_best_runs_are_at_the_rate_with_the_best_mean_and_say_when_it_ends_the_grid():
     frame = runs(
         method=["x"] * 6 + ["y"] * 6,
         rate=[0.1, 0.1, 0.2, 0.2, 0.3, 0.3] * 2,
         seed=[0, 1] * 6,
         score=[1, 1, 5, 2, 9, math.nan, 1, 1, 2, 2, 3, 3],
     )
-    best = tuned(frame, ["method"])
+    best = best_runs(frame, ["method"])
     assert best[best["method"] == "x"]["rate"].unique().tolist() == [0.2], "a rate with a diverged seed is no best rate"
     assert best[best["method"] == "x"]["score"].tolist() == [5, 2]
     assert best.groupby("method")["edge"].first().to_dict() == {"x": False, "y": True}
     assert set(best["grid_points"]) == {3}
 
 
-def test_tuned_leaves_out_a_method_that_never_finished_and_knows_no_edge_of_one_rate():
+def test_best_runs_leave_out_a_method_that_never_finished_and_know_no_edge_of_one_rate():
     frame = runs(method=["x", "y"], rate=[0.1, 0.1], seed=[0, 0], score=[math.nan, 1.0])
-    best = tuned(frame, ["method"])
+    best = best_runs(frame, ["method"])
     assert best["method"].tolist() == ["y"]
     assert not best["edge"].any()
-    assert tuned(frame[frame["method"] == "x"], ["method"]).empty
+    assert best_runs(frame[frame["method"] == "x"], ["method"]).empty
