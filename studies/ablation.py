@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from scala_lab.report.figures.accuracy import dots_figure
-from scala_lab.study import Cell, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.tables import best_runs, notes, table_by_task
 from scala_lab.study.variants import BASELINE, EFFECTIVE, LAMB, SCALA, WITHOUT_DELAY, side_cells
 from scala_lab.study.verdicts import EQUAL, SLACK, Claim, ClaimRecord, below, cost_parts, difference, record, within
 from studies._paper_tables import TABLE_3, paper_table
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 INDEX = ("method", "batch_size")
 WITHOUT_GROUPS = SCALA.but("without group-wise rates", optimizer="adamw")
@@ -41,7 +36,7 @@ def cells(profile: Profile) -> list[Cell]:
     ]
 
 
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
+def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare time and accuracy without each part."""
     best = best_runs(frame)
     claim = c11(best)
@@ -65,7 +60,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     return Findings([table, paper_table(3, TABLE_3, INDEX)], figures, [claim], summary)
 
 
-def c11(best: pd.DataFrame) -> ClaimRecord:
+def c11(best: DataFrame) -> ClaimRecord:
     """Compare the variants without delay, without group-wise rates and without PGA-1 with ScaLA."""
     parts = [
         *cost_parts(best, "without delay", SLOWER_WITHOUT_DELAY),

@@ -8,19 +8,15 @@ interpolated linearly between them.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from scala_lab.methods.recipes import find_recipe
 from scala_lab.report.figures.accuracy import cost_figure
-from scala_lab.study import Cell, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.statistics import Estimate, paired_difference
 from scala_lab.study.tables import best_runs, grid_note, means_by, status_note
 from scala_lab.study.variants import LAMB, SCALA, delay_cells, side_cells
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ADAPTIVE = SCALA.but("adaptive", delay_rule="settled")
 SHOWN = ("noise_start", "forward_passes", "train_seconds", "score")
@@ -35,7 +31,7 @@ def cells(profile: Profile) -> list[Cell]:
     ]
 
 
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
+def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare accuracy against cost."""
     frame = frame.assign(setting=[setting_name(*row) for row in zip(frame["method"], frame["delay"], strict=True)])
     best = best_runs(frame, ("task", "setting"))
@@ -71,7 +67,7 @@ def setting_name(method: str, delay: float) -> str:
     return f"t_s={delay:g}" if math.isfinite(delay) else method
 
 
-def at_equal_cost(best: pd.DataFrame) -> Estimate:
+def at_equal_cost(best: DataFrame) -> Estimate:
     """Return adaptive runs minus what fixed delays of the same task and seed reach for the same forward passes."""
     finished = best.dropna(subset=["score"])
     fixed = finished[finished["setting"] != ADAPTIVE.method]

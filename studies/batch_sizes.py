@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from scala_lab.report.figures.accuracy import lines_figure
-from scala_lab.study import Cell, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.tables import best_runs, notes
 from scala_lab.study.variants import BASELINE, LAMB, SCALA, side_cells
 from scala_lab.study.verdicts import PAIRED_BY, Claim, ClaimRecord, above, below, difference, mean_slope, record
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 C16 = Claim(
     id="C16",
@@ -37,7 +32,7 @@ def cells(profile: Profile) -> list[Cell]:
     ]
 
 
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
+def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare accuracy over batch sizes."""
     best = best_runs(frame, ("task", "method", "batch_size"))
     claim = c16(best)
@@ -62,7 +57,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     return Findings([table], figures, [claim], summary)
 
 
-def size_table(frame: pd.DataFrame, best: pd.DataFrame) -> pd.DataFrame:
+def size_table(frame: DataFrame, best: DataFrame) -> DataFrame:
     """Return tasks and methods as rows, batch sizes as columns; a cell says so if all its rates diverged."""
     keys = ["task", "method", "batch_size"]
     diverged = frame.groupby(keys, sort=False)["status"].agg(lambda values: (values == "diverged").any())
@@ -71,7 +66,7 @@ def size_table(frame: pd.DataFrame, best: pd.DataFrame) -> pd.DataFrame:
     return table.rename(columns=lambda size: f"B={size}").rename_axis(columns=None)
 
 
-def c16(best: pd.DataFrame) -> ClaimRecord:
+def c16(best: DataFrame) -> ClaimRecord:
     """Compare baseline, LAMB and ScaLA over `batch_size`, whose smallest value is the small batch."""
     baseline = best[best["method"] == "baseline"]
     baseline = baseline.assign(doublings=np.log2(baseline["batch_size"].astype(float)))

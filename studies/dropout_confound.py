@@ -7,16 +7,11 @@ published method that is nothing but two draws, stands beside them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from scala_lab.report.figures.accuracy import dots_figure
-from scala_lab.study import Cell, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.tables import best_runs, notes, table_by_task, two_digits
 from scala_lab.study.variants import EFFECTIVE, LAMB, ONE_DRAW, RDROP, SCALA, TWO_DRAWS, side_cells
 from scala_lab.study.verdicts import EQUAL, SAME_RATIO, Claim, ClaimRecord, below, difference, ratio, record, within
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 STRONG_TWO_DRAWS = EFFECTIVE.but("ScaLA-effective, two draws", masks="independent")
 SMALL_SHARE = 0.1
@@ -43,7 +38,7 @@ def cells(profile: Profile) -> list[Cell]:
     ]
 
 
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
+def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare accuracy and divergence with each cause switched off."""
     best = best_runs(frame)
     claim = c21(best)
@@ -75,7 +70,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     return Findings([table], figures, [claim], summary)
 
 
-def c21(best: pd.DataFrame) -> ClaimRecord:
+def c21(best: DataFrame) -> ClaimRecord:
     """Compare score and divergence (mean r of the last step) of ScaLA, of each cause alone, and of LAMB."""
     scala, draws, one_draw = "ScaLA", "two draws, no noise", "noise, one draw"
     draws_share, noise_share = (ratio(best, alone, scala, value="divergence") for alone in (draws, one_draw))

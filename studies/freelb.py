@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from scala_lab.study import Cell, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.tables import best_runs, notes, table_by_task
 from scala_lab.study.variants import BASELINE, EFFECTIVE, FREELB, SCALA, side_cells
 from scala_lab.study.verdicts import EQUAL, SLACK, Claim, ClaimRecord, cost_parts, difference, record, within
 from studies._paper_tables import TABLE_4, paper_table
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 INDEX = ("method", "batch_size")
 PAPER_NOTE = "The baseline's time is that of 32 GPUs for MNLI and that of one GPU for SST-2 (Table 1: 1494 on 32)."
@@ -36,7 +31,7 @@ def cells(profile: Profile) -> list[Cell]:
     ]
 
 
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
+def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare accuracy and time."""
     best = best_runs(frame)
     claim = c12(best)
@@ -55,7 +50,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     return Findings([table, paper_table(4, TABLE_4, INDEX, ("MNLI-m", "SST-2"), [PAPER_NOTE])], (), [claim], summary)
 
 
-def c12(best: pd.DataFrame) -> ClaimRecord:
+def c12(best: DataFrame) -> ClaimRecord:
     """Compare accuracy, forward_passes and train_seconds of FreeLB with ScaLA's at the large batch size."""
     equal = within("accuracy of FreeLB minus ScaLA", difference(best, "FreeLB", "ScaLA"), -EQUAL, EQUAL)
     return record(C12, [equal, *cost_parts(best, "FreeLB", SLOWER_THAN_SCALA)])

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from scala_lab.report.figures.accuracy import rate_heat_map
-from scala_lab.study import Cell, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.statistics import mean_interval, slope_interval
 from scala_lab.study.tables import best_runs, grid_note, status_note
 from scala_lab.study.variants import BASELINE, grid_cells, tuned_cells
 from scala_lab.study.verdicts import Claim, ClaimRecord, above, record, within
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ABOUT_SQRT = (0.25, 0.75)
 """Exponents of B that count as about a square root: nearer to 1/2 than to a constant rate or to the linear rule."""
@@ -50,7 +45,7 @@ def cells(profile: Profile) -> list[Cell]:
     return [*tuned_cells(profile, BASELINE, profile.small_batch, [task]), *heat]
 
 
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
+def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Draw the heat map; compare the best rates and the gaps to the small batch."""
     task, small = profile.pair[0], profile.small_batch
     frame = frame[frame["seed"].isin(profile.side_seeds)]
@@ -89,7 +84,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     return Findings(tables, [figure], claims, summary)
 
 
-def heat_cells(heat: pd.DataFrame) -> pd.DataFrame:
+def heat_cells(heat: DataFrame) -> DataFrame:
     """Return a row per batch size and rate: the mean score, nan unless all seeds finished, and whether any diverged."""
     groups = heat.groupby(["batch_size", "rate"], as_index=False)
     scores = groups["score"].agg(lambda values: values.mean(skipna=False))
@@ -97,7 +92,7 @@ def heat_cells(heat: pd.DataFrame) -> pd.DataFrame:
     return scores.merge(diverged)
 
 
-def heat_table(heat: pd.DataFrame) -> pd.DataFrame:
+def heat_table(heat: DataFrame) -> DataFrame:
     """Return batch sizes as rows, rates as columns; a cell says so if a seed diverged."""
     cells = heat_cells(heat)
     cells["score"] = cells["score"].astype(object).where(~cells["diverged"], "diverged")
@@ -105,7 +100,7 @@ def heat_table(heat: pd.DataFrame) -> pd.DataFrame:
     return table.rename(columns=lambda rate: f"{rate:g}").rename_axis(columns=None, index="batch size")
 
 
-def best_by_size(best: pd.DataFrame, small: int) -> pd.DataFrame:
+def best_by_size(best: DataFrame, small: int) -> DataFrame:
     """Return the best rate of each batch size, whether it ends the grid, its score, and the gap to the small batch."""
     import pandas as pd
 
@@ -118,14 +113,14 @@ def best_by_size(best: pd.DataFrame, small: int) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).set_index("batch size")
 
 
-def c3(heat: pd.DataFrame) -> ClaimRecord:
+def c3(heat: DataFrame) -> ClaimRecord:
     """Fit the exponent on the whole grid: batch_size, rate, seed and score (nan where a run diverged)."""
     best = best_rates(heat)
     exponent = slope_interval(np.log(best["batch_size"].astype(float)), np.log(best["rate"].astype(float)))
     return record(C3, [within("exponent of B in the best rate", exponent, *ABOUT_SQRT)])
 
 
-def best_rates(heat: pd.DataFrame) -> pd.DataFrame:
+def best_rates(heat: DataFrame) -> DataFrame:
     """Return the best rate of each batch size and seed, columns batch_size, seed and rate.
 
     Where the best cell has neighbours on both sides, the rate is that of the top of the parabola through the three,
@@ -151,7 +146,7 @@ def _top(rates: np.ndarray, scores: np.ndarray) -> float:
     return float(np.clip(np.exp(-line / (2 * square)), rates[best - 1], rates[best + 1]))
 
 
-def c4(best: pd.DataFrame) -> ClaimRecord:
+def c4(best: DataFrame) -> ClaimRecord:
     """Compare the scores of large batches at their best rates with those of the smallest batch_size, by seed."""
     small = best[best["batch_size"] == best["batch_size"].min()].set_index("seed")["score"]
     large = best[best["batch_size"] > best["batch_size"].min()]

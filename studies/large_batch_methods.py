@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from scala_lab.report.figures.accuracy import dots_figure
-from scala_lab.study import Cell, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.tables import best_runs, notes, table_by_task
 from scala_lab.study.variants import BASELINE, EFFECTIVE, LAMB, SCALA, tuned_cells
 from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, above, difference, record
 from studies._paper_tables import TABLE_2, paper_table
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 INDEX = ("model", "method", "batch_size")
 METHODS = (BASELINE, LAMB, SCALA, EFFECTIVE)
@@ -35,7 +30,7 @@ def cells(profile: Profile) -> list[Cell]:
     ]
 
 
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
+def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare steps, time and accuracy by method."""
     best = best_runs(frame)
     claim = c10(best)
@@ -58,7 +53,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     return Findings([table, paper_table(2, TABLE_2, INDEX)], figures, [claim], summary)
 
 
-def c10(best: pd.DataFrame) -> ClaimRecord:
+def c10(best: DataFrame) -> ClaimRecord:
     """Compare the scores of baseline, LAMB and ScaLA at the large batch size, paired by model, task and seed."""
     parts = [
         above("ScaLA minus LAMB", difference(best, "ScaLA", "LAMB")),

@@ -6,16 +6,11 @@ one seed: a rule that needed a search of its own would be no rule.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from scala_lab.study import Cell, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.tables import best_runs, notes, table_by_task
 from scala_lab.study.variants import BASELINE, LAMB, SCALA, grid_cells, tuned_cells
 from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, above, difference, record
 from studies._paper_tables import TABLE_6, paper_table
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 INDEX = ("method", "batch_size")
 TUNED = (BASELINE.named("baseline, tuned"), SCALA.named("ScaLA, tuned"))
@@ -46,7 +41,7 @@ def cells(profile: Profile) -> list[Cell]:
     return cells
 
 
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
+def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare accuracy with tuned rates and with the rule's."""
     chosen = chosen_runs(profile, frame)
     claim = c18(chosen)
@@ -68,7 +63,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     return Findings(tables, (), [claim], summary)
 
 
-def chosen_runs(profile: Profile, frame: pd.DataFrame) -> pd.DataFrame:
+def chosen_runs(profile: Profile, frame: DataFrame) -> DataFrame:
     """Return tuned variants at their best rates, and ruled ones at what the rule makes of the best small-batch rate."""
     import pandas as pd
 
@@ -83,13 +78,13 @@ def chosen_runs(profile: Profile, frame: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([part for part in parts if len(part)] or parts)
 
 
-def rate_table(chosen: pd.DataFrame) -> pd.DataFrame:
+def rate_table(chosen: DataFrame) -> DataFrame:
     """Return the rate of every row and task."""
     rates = chosen.groupby([*INDEX, "task"], sort=False)["rate"].first().unstack("task")
     return rates.rename_axis(index=["method", "batch size"], columns=None)
 
 
-def c18(chosen: pd.DataFrame) -> ClaimRecord:
+def c18(chosen: DataFrame) -> ClaimRecord:
     """Compare ScaLA by rule with ScaLA tuned at the large batch size."""
     gain = difference(chosen, "ScaLA, rule", "ScaLA, tuned")
     return record(C18, [above("ScaLA by rule minus ScaLA tuned", gain, -EQUAL)])

@@ -8,16 +8,11 @@ paper's ratio), and Gaussian.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from scala_lab.report.figures.accuracy import ACCURACY, lines_figure
-from scala_lab.study import Cell, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.tables import HEADINGS, best_runs, grid_note, means_by, panel_rows, status_note, two_digits
 from scala_lab.study.variants import EFFECTIVE, LAMB, side_cells
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
 
 NORMALIZED, LITERAL, GAUSSIAN = "normalized ascent, rho = omega", "printed ascent, rho = 10 omega", "Gaussian"
 NO_NOISE = "no noise (LAMB)"
@@ -38,7 +33,7 @@ def cells(profile: Profile) -> list[Cell]:
     return cells
 
 
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
+def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare accuracy and divergence over omega."""
     task = profile.pair[1]
     best = best_runs(frame, ("method", "omega"))
@@ -52,11 +47,25 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
             "Shared dropout masks, delay of the effective recipe. r is that of the last step.",
         ],
     )
-    figures = [Drawing("", _figure(best, task), f"Accuracy and divergence over omega on {task}.")] if len(best) else []
+    figures = []
+    if len(best):
+        positive = best.assign(divergence=best["divergence"].where(best["divergence"] > 0))
+        figure = lines_figure(
+            panel_rows(positive, {ACCURACY: "score", DIVERGENCE: "divergence"}),
+            "omega",
+            x_label="omega, log scale",
+            title=f"Strength of the noise on {task}",
+            y="value",
+            y_label="",
+            panel="panel",
+            log_x=True,
+            log_y=(DIVERGENCE,),
+        )
+        figures.append(Drawing("", figure, f"Accuracy and divergence over omega on {task}."))
     return Findings([table], figures, (), _summary(best))
 
 
-def strength_table(best: pd.DataFrame) -> pd.DataFrame:
+def strength_table(best: DataFrame) -> DataFrame:
     """Return a row per kind and omega."""
     means = means_by(best, ("method", "omega"), ("score", "divergence")).reset_index()
     means["omega"] = means["omega"].where(means["omega"] != math.inf)
@@ -64,22 +73,7 @@ def strength_table(best: pd.DataFrame) -> pd.DataFrame:
     return means.set_index(["method", "omega"])
 
 
-def _figure(best: pd.DataFrame, task: str) -> Figure:
-    positive = best.assign(divergence=best["divergence"].where(best["divergence"] > 0))
-    return lines_figure(
-        panel_rows(positive, {ACCURACY: "score", DIVERGENCE: "divergence"}),
-        "omega",
-        x_label="omega, log scale",
-        title=f"Strength of the noise on {task}",
-        y="value",
-        y_label="",
-        panel="panel",
-        log_x=True,
-        log_y=(DIVERGENCE,),
-    )
-
-
-def _summary(best: pd.DataFrame) -> str:
+def _summary(best: DataFrame) -> str:
     plain = best[best["method"] == NO_NOISE]["score"].mean()
     scores = best[best["method"] == NORMALIZED].groupby("omega")["score"].mean()
     if scores.empty:

@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
 
 from scala_lab.report.figures.accuracy import dots_figure
-from scala_lab.study import Cell, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.tables import best_runs, notes, table_by_task
-from scala_lab.study.variants import (
-    BASELINE,
-    EFFECTIVE,
-    LAMB,
-    ONE_DRAW,
-    RDROP,
-    SCALA,
-    TWO_DRAWS,
-    MethodVariant,
-    side_cells,
-)
+from scala_lab.study.variants import BASELINE, EFFECTIVE, GAUSSIAN, LAMB, ONE_DRAW, RDROP, SCALA, TWO_DRAWS, side_cells
 from scala_lab.study.verdicts import Claim, ClaimRecord, above, difference, record
 from studies._paper_tables import TABLE_5, paper_table
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 SCALA_LP = SCALA.named("ScaLA (LP)")
 SCALA_GT = SCALA.but("ScaLA (GT)", target="GT")
-GAUSSIAN = MethodVariant("Gaussian noise", "gaussian")
 PAPER_ROWS = (BASELINE, GAUSSIAN, SCALA_GT, SCALA_LP)
 
 C13 = Claim(
@@ -49,7 +34,7 @@ def cells(profile: Profile) -> list[Cell]:
     ]
 
 
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
+def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare accuracy by kind of noise."""
     best = best_runs(frame)
     claim = c13(best)
@@ -72,7 +57,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     return Findings([table, paper_table(5, TABLE_5, ("method",))], figures, [claim], summary)
 
 
-def c13(best: pd.DataFrame) -> ClaimRecord:
+def c13(best: DataFrame) -> ClaimRecord:
     """Compare each of the paper's four rows with the one below it."""
     methods = [variant.method for variant in reversed(PAPER_ROWS)]
     parts = [

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from scala_lab.report.figures.accuracy import ACCURACY, lines_figure
-from scala_lab.study import Cell, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.statistics import Estimate, paired_ratio
 from scala_lab.study.tables import best_runs, grid_note, means_by, panel_rows, status_note, time_note
 from scala_lab.study.variants import EFFECTIVE, SCALA, side_cells
@@ -24,9 +22,6 @@ from scala_lab.study.verdicts import (
     record,
     within,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 PANELS = {ACCURACY: "score", "cost (forward passes over the rows)": "forward_passes", "time (s)": "train_seconds"}
 
@@ -56,7 +51,7 @@ def cells(profile: Profile) -> list[Cell]:
     ]
 
 
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
+def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare accuracy and cost over T."""
     task = profile.tasks[1]
     best = best_runs(frame, ("method", "pga_steps"))
@@ -89,30 +84,23 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     return Findings([table], figures, [claim], summary)
 
 
-def c8(best: pd.DataFrame) -> ClaimRecord:
+def c8(best: DataFrame) -> ClaimRecord:
     """Compare forward_passes, train_seconds and score of one recipe over T, the column pga_steps."""
-    relative = best.assign(relative=best["train_seconds"] / _at_first_step(best, "train_seconds"))
-    seconds = mean_slope(relative, "pga_steps", "relative", unit="")
-    by_count = best.assign(count=np.where(best["pga_steps"] > 1, "T>1", "T=1"))
-    by_count = by_count.groupby([*pair_keys(best), "count"], as_index=False)["score"].mean()
+    keys = pair_keys(best)
+    first = best[best["pga_steps"] == best["pga_steps"].min()].set_index(keys)["train_seconds"]
+    relative = best.join(first.rename("first"), on=keys)
+    relative = relative.assign(seconds=relative["train_seconds"] / relative["first"])
+    count = np.where(best["pga_steps"] > 1, "T>1", "T=1")
+    by_count = best.assign(count=count).groupby([*keys, "count"], as_index=False)["score"].mean()
     parts = [
         within("cost of the last further step over that of the first", _cost_growth(best), *SAME_RATIO),
-        above("seconds added per step, relative to T=1", seconds),
+        above("seconds added per step, relative to T=1", mean_slope(relative, "pga_steps", "seconds", unit="")),
         below("accuracy at T>1 minus T=1", difference(by_count, "T>1", "T=1", column="count"), EQUAL),
     ]
     return record(C8, parts)
 
 
-def _at_first_step(best: pd.DataFrame, value: str) -> pd.Series:
-    """Return the value that each row's pair has at the smallest T."""
-    import pandas as pd
-
-    keys = pair_keys(best)
-    first = best[best["pga_steps"] == best["pga_steps"].min()].set_index(keys)[value]
-    return pd.Series(first.reindex(pd.MultiIndex.from_frame(best[keys])).to_numpy(), index=best.index)
-
-
-def _cost_growth(best: pd.DataFrame) -> Estimate:
+def _cost_growth(best: DataFrame) -> Estimate:
     """Return the passes per further step between the two largest T, over those between the two smallest."""
     wide = best.pivot_table("forward_passes", pair_keys(best), "pga_steps")
     steps = sorted(wide.columns)

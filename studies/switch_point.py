@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from scala_lab.report.figures.accuracy import lines_figure
-from scala_lab.study import Cell, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.tables import best_runs, grid_note, status_note
 from scala_lab.study.variants import LAMB, delay_cells, side_cells
 from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, above, below, difference, pair_keys, record
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 C17 = Claim(
     id="C17",
@@ -36,7 +32,7 @@ def cells(profile: Profile) -> list[Cell]:
     ]
 
 
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
+def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare accuracy and cost over t_s."""
     best = best_runs(frame, ("task", "delay"))
     claim = c17(best)
@@ -63,22 +59,20 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     return Findings([table], figures, [claim], summary)
 
 
-def delay_table(best: pd.DataFrame, tasks: tuple[str, ...]) -> pd.DataFrame:
+def delay_table(best: DataFrame, tasks: tuple[str, ...]) -> DataFrame:
     """Return a row per t_s: accuracy and passes by task."""
     import pandas as pd
 
-    means = best.groupby(["task", "delay"])[["score", "forward_passes"]].mean()
-    delays = sorted(set(best["delay"]))
-    columns = {
-        f"{task} {heading}": [means[value].get((task, delay), math.nan) for delay in delays]
-        for task in tasks
-        for heading, value in (("accuracy", "score"), ("passes", "forward_passes"))
-    }
-    names = ["never" if math.isinf(delay) else f"{delay:g}" for delay in delays]
-    return pd.DataFrame(columns, index=pd.Index(names, name="t_s"))
+    rows = []
+    for delay, runs in best.groupby("delay"):
+        by_task = (runs[runs["task"] == task] for task in tasks)
+        means = [task_runs[name].mean() for task_runs in by_task for name in ("score", "forward_passes")]
+        rows.append(["never" if math.isinf(delay) else f"{delay:g}", *means])
+    columns = ["t_s", *(f"{task} {heading}" for task in tasks for heading in ("accuracy", "passes"))]
+    return pd.DataFrame(rows, columns=columns).set_index("t_s")
 
 
-def c17(best: pd.DataFrame) -> ClaimRecord:
+def c17(best: DataFrame) -> ClaimRecord:
     """Compare scores over t_s, the column `delay`: 0, the values between, the last, and inf for no noise at all."""
     delays = best["delay"].astype(float)
     names = {0.0: "start", delays[np.isfinite(delays)].max(): "late", math.inf: "never"}

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from scala_lab.report.figures.accuracy import lines_figure
-from scala_lab.study import Cell, Drawing, Findings, Profile, Study, Tabulation, main
-from scala_lab.study.tables import best_runs, grid_note, means_by, status_note, time_note
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study.tables import HEADINGS, best_runs, grid_note, status_note, time_note
 from scala_lab.study.variants import BASELINE, EFFECTIVE, SCALA, side_cells
 from scala_lab.study.verdicts import Claim, ClaimRecord, above, difference, record
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 LONGER = "baseline, longer"
 
@@ -32,7 +27,7 @@ def cells(profile: Profile) -> list[Cell]:
     return side_cells(profile, variants, 2 * profile.large_batch, profile.pair[:1], seeds=profile.seeds)
 
 
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
+def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare accuracy after every epoch."""
     best = best_runs(frame)
     claim = c15(best)
@@ -57,15 +52,20 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     return Findings([table], figures, [claim], summary)
 
 
-def longer_table(profile: Profile, best: pd.DataFrame) -> pd.DataFrame:
+def longer_table(profile: Profile, best: DataFrame) -> DataFrame:
     """Return a row per method: its epochs, cost and accuracy."""
-    table = means_by(best, ["method"], ("forward_passes", "train_seconds", "score", "best_score"))
-    epochs = profile.settings["epochs"]
-    table.insert(0, "epochs", [epochs * (profile.longer if method == LONGER else 1) for method in table.index])
-    return table
+    import pandas as pd
+
+    epochs, shown = profile.settings["epochs"], ("forward_passes", "train_seconds", "score", "best_score")
+    rows = [
+        (method, epochs * (profile.longer if method == LONGER else 1), *(runs[name].mean() for name in shown))
+        for method, runs in best.groupby("method", sort=False)
+    ]
+    columns = ["method", "epochs", *(HEADINGS[name] for name in shown)]
+    return pd.DataFrame(rows, columns=columns).set_index("method")
 
 
-def epoch_scores(best: pd.DataFrame) -> pd.DataFrame:
+def epoch_scores(best: DataFrame) -> DataFrame:
     """Return a row per run and epoch: task, method, seed, epoch and score, of the first metric on the first split."""
     import pandas as pd
 
@@ -78,7 +78,7 @@ def epoch_scores(best: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["task", "method", "seed", "epoch", "score"])
 
 
-def c15(best: pd.DataFrame) -> ClaimRecord:
+def c15(best: DataFrame) -> ClaimRecord:
     """Compare ScaLA with the baseline that trains longer."""
     return record(C15, [above("ScaLA minus the baseline trained longer", difference(best, "ScaLA", LONGER))])
 

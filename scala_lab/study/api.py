@@ -27,11 +27,13 @@ from scala_lab.sweep.cells import Cell, Measurement
 from scala_lab.sweep.store import Records
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
     from scala_lab.study.profiles import Profile
     from scala_lab.study.verdicts import Claim, ClaimRecord
+else:
+    DataFrame = Any  # for signatures of studies: importing pandas takes half a second, which listing studies can spare
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Tabulation:
     """A table for the report."""
 
     name: str  # suffix of the file's name, after the study's; '' for the study's main table
-    frame: pd.DataFrame  # its index, where it has names, becomes the first columns
+    frame: DataFrame  # its index, where it has names, becomes the first columns
     caption: str  # with the paper's number of the table, where it has one
     notes: Sequence[str] = ()  # below the table: budget, best rates that end their grid, what is projected
 
@@ -75,7 +77,7 @@ class Study:
     title: str  # heading of its page
     question: str  # one sentence
     cells: Callable[[Profile], list[Cell]]  # the runs and measurements needed under a profile
-    analyse: Callable[[Profile, pd.DataFrame], Findings]  # turns the frame of the cells into findings
+    analyse: Callable[[Profile, DataFrame], Findings]  # turns the frame of the cells into findings
     source: str = ""  # figure or table of the paper; '' for a study beyond it
     paper_found: str = ""  # what the paper reports, in our words and its figures
     claims: Sequence[Claim] = ()  # the claims that it judges
@@ -180,7 +182,7 @@ NUMBERS = (
 """Columns of a run's row that are nan unless it finished."""
 
 
-def frame_of(cells: Sequence[Cell], records: Records) -> pd.DataFrame:
+def frame_of(cells: Sequence[Cell], records: Records) -> DataFrame:
     """Return one row per cell: its labels, then what was measured. It is all that an analysis sees.
 
     Every row has `id` and `status` (finished, diverged, failed, running or missing). Rows of runs have `score` (the

@@ -12,9 +12,9 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from scala_lab.study.profiles import Profile
 from scala_lab.sweep.cells import Cell
@@ -37,11 +37,14 @@ class MethodVariant:
         return replace(self, method=method)
 
 
+Variants: TypeAlias = MethodVariant | Sequence[MethodVariant]
+
 BASELINE = MethodVariant("baseline", "plain")
 LAMB = MethodVariant("LAMB", "lamb")
 SCALA = MethodVariant("ScaLA", "scala")
 EFFECTIVE = MethodVariant("ScaLA-effective", "scala-effective")
 FREELB = MethodVariant("FreeLB", "freelb")
+GAUSSIAN = MethodVariant("Gaussian noise", "gaussian")
 TWO_DRAWS = MethodVariant("two draws, no noise", "two-draws")
 RDROP = MethodVariant("R-Drop", "rdrop")
 WITHOUT_DELAY = SCALA.but("without delay", delay=0.0)
@@ -49,12 +52,7 @@ ONE_DRAW = SCALA.but("noise, one draw", masks="shared")
 
 
 def tuned_cells(
-    profile: Profile,
-    variants: MethodVariant | Sequence[MethodVariant],
-    batch_size: int,
-    tasks: Iterable[str] | None = None,
-    *,
-    models: Iterable[str] | None = None,
+    profile: Profile, variants: Variants, batch_size: int, tasks: Sequence[str] = (), *, models: Sequence[str] = ()
 ) -> list[Cell]:
     """Return the cells of one or several variants on the whole grids of their optimizers, with all seeds.
 
@@ -69,19 +67,18 @@ def tuned_cells(
 
 def side_cells(
     profile: Profile,
-    variants: MethodVariant | Sequence[MethodVariant],
+    variants: Variants,
     batch_size: int,
-    tasks: Iterable[str] | None = None,
+    tasks: Sequence[str] = (),
     *,
-    seeds: Iterable[int] | None = None,
+    seeds: Sequence[int] = (),
     **labels: Any,
 ) -> list[Cell]:
     """Return the cells of variants at the rates about the middle of their grids, by default with the side seeds."""
-    seeds = tuple(profile.side_seeds if seeds is None else seeds)
     cells = []
     for variant in [variants] if isinstance(variants, MethodVariant) else variants:
         rates = profile.side_rates(variant.recipe, batch_size, variant.overrides.get("optimizer"))
-        cells += grid_cells(profile, variant, batch_size, rates, seeds, tasks, **labels)
+        cells += grid_cells(profile, variant, batch_size, rates, seeds or profile.side_seeds, tasks, **labels)
     return cells
 
 
@@ -100,11 +97,11 @@ def grid_cells(
     profile: Profile,
     variant: MethodVariant,
     batch_size: int,
-    rates: Iterable[float],
-    seeds: Iterable[int],
-    tasks: Iterable[str] | None = None,
+    rates: Sequence[float],
+    seeds: Sequence[int],
+    tasks: Sequence[str] = (),
     *,
-    models: Iterable[str] | None = None,
+    models: Sequence[str] = (),
     **labels: Any,
 ) -> list[Cell]:
     """Return the cells of a variant at every rate, with every seed, on every task and model; `labels` are added."""
@@ -114,8 +111,8 @@ def grid_cells(
             **{"model": model, "task": task, "method": variant.method, "batch_size": batch_size},
             **{"rate": rate, "seed": seed, **labels},
         )
-        for model in tuple(models or profile.models[:1])
-        for task in tuple(tasks or profile.tasks)
-        for rate in tuple(rates)
-        for seed in tuple(seeds)
+        for model in models or profile.models[:1]
+        for task in tasks or profile.tasks
+        for rate in rates
+        for seed in seeds
     ]
