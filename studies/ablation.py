@@ -30,10 +30,7 @@ C11 = Claim(
 def cells(profile: Profile) -> list[Cell]:
     """Return the small-batch baseline, ScaLA, and ScaLA without each of its parts."""
     large = (SCALA, WITHOUT_DELAY, WITHOUT_GROUPS, WITHOUT_NOISE, EFFECTIVE)
-    return [
-        *side_cells(profile, BASELINE, profile.small_batch),
-        *side_cells(profile, large, profile.large_batch),
-    ]
+    return [*side_cells(profile, BASELINE, profile.small_batch), *side_cells(profile, large, profile.large_batch)]
 
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:

@@ -26,10 +26,7 @@ C17 = Claim(
 def cells(profile: Profile) -> list[Cell]:
     """Return ScaLA at every t_s, and LAMB for no noise at all."""
     no_noise = LAMB.named("no noise (LAMB)")
-    return [
-        *delay_cells(profile),
-        *side_cells(profile, no_noise, profile.large_batch, profile.pair, delay=math.inf),
-    ]
+    return [*delay_cells(profile), *side_cells(profile, no_noise, profile.large_batch, profile.pair, delay=math.inf)]
 
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:

@@ -166,11 +166,10 @@ def _load_file(file: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except UserError:
-        sys.modules.pop(name)
-        raise
     except Exception as error:
         sys.modules.pop(name)
+        if isinstance(error, UserError):
+            raise
         raise UserError(f"study file {file} cannot be imported: {type(error).__name__}: {error}") from error
     return module
 

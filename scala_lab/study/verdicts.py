@@ -145,12 +145,7 @@ def pair_keys(frame: pd.DataFrame, paired_by: Sequence[str] = PAIRED_BY) -> list
 
 
 def difference(
-    frame: pd.DataFrame,
-    left: object,
-    right: object,
-    *,
-    column: str = "method",
-    paired_by: Sequence[str] = PAIRED_BY,
+    frame: pd.DataFrame, left: object, right: object, *, column: str = "method", paired_by: Sequence[str] = PAIRED_BY
 ) -> Estimate:
     """Return the mean of left's score - right's over pairs, in points; `column` tells the two sides apart."""
     return paired_difference(*_sides(frame, "score", column, left, right, paired_by))
