@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from scala_lab.study import Tabulation
-
-if TYPE_CHECKING:
-    import pandas as pd
+from scala_lab.study import DataFrame, Tabulation
 
 TASKS = ("MNLI-m", "QNLI", "QQP", "SST-2")
 GLUE_ROWS = (392_702, 104_743, 363_846, 67_349)
@@ -90,7 +87,7 @@ def paper_table(
     return Tabulation("paper", paper_frame(lines, index, tasks), f"Table {number} as the paper has it.", notes)
 
 
-def paper_frame(lines: Sequence[Line], index: Sequence[str], tasks: Sequence[str] = TASKS) -> pd.DataFrame:
+def paper_frame(lines: Sequence[Line], index: Sequence[str], tasks: Sequence[str] = TASKS) -> DataFrame:
     """Return a table of the paper with the columns of ours: steps, time and accuracy by task, F1, average."""
     import pandas as pd
 
@@ -112,7 +109,7 @@ def paper_frame(lines: Sequence[Line], index: Sequence[str], tasks: Sequence[str
     return pd.DataFrame(rows).set_index(names)
 
 
-def step_counts() -> pd.DataFrame:
+def step_counts() -> DataFrame:
     """Return the paper's step counts beside those of six epochs over all rows, the last batch of each smaller."""
     import pandas as pd
 

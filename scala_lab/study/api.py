@@ -2,8 +2,7 @@
 
 `cells` names the runs and measurements that a study needs, each with labels of the study's own; `analyse` gets a frame
 with one row per cell (see `frame_of`) and returns tables, figures and verdicts. A study does not train: runs are
-addressed by the hash of their spec, so a run that six studies need is trained once.
-docs/add-a-study.md shows one in a single file.
+addressed by the hash of their spec, so a run that six studies need is trained once. docs/add-a-study.md has an example.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from scala_lab.study.profiles import Profile
     from scala_lab.study.verdicts import Claim, ClaimRecord
 else:
-    DataFrame = Any  # for signatures of studies: importing pandas takes half a second, which listing studies can spare
+    DataFrame = Any  # only named in signatures: importing pandas would add half a second to `scala-lab study --list`
 
 
 @dataclass(frozen=True)

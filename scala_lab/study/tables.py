@@ -33,11 +33,8 @@ def best_runs(frame: pd.DataFrame, by: Sequence[str] = ("model", "task", "method
     """Return the runs at each group's best rate, with columns `edge` and `grid_points`.
 
     The best rate has the highest mean score over seeds; a rate at which any seed diverged is never the best. `edge`
-    says whether the best rate is the first or last of its `grid_points` rates; a grid of one rate has no edge.
-
-    Args:
-        frame: One row per run, with `rate` and `score`.
-        by: Columns that form the groups; those that the frame lacks are left out.
+    says whether the best rate is the first or last of its `grid_points` rates; a grid of one rate has no edge. Columns
+    of `by` that the frame lacks are left out.
     """
     import pandas as pd
 
