@@ -55,14 +55,9 @@ def table_by_task(
     tasks: Sequence[str],
     shown: Sequence[str] = ("score",),
 ) -> pd.DataFrame:
-    """Return means over seeds: a row per method, columns per task, the average and its 95% interval over seeds.
+    """Return means over seeds: a row per value of `index`, `shown` per task, the average and its 95% interval.
 
-    Args:
-        frame: All runs: they say which rows there are, and which ended without a number.
-        best: The runs that the numbers come from.
-        index: Columns that tell rows apart; they become the index.
-        tasks: In the order of the columns.
-        shown: Columns under each task, by the names of `HEADINGS`.
+    `frame` has all runs and says which rows there are and which of them diverged; the numbers come from `best`.
     """
     import pandas as pd
 
