@@ -17,7 +17,7 @@ from scala_lab.study.profiles import EMBEDDED, PAPER
 from scala_lab.sweep.cells import Measurement
 from scala_lab.timing.calibration import WITHIN, Calibration
 from scala_lab.timing.model import Compute, Link
-from studies import _paper_tables, _run_times, adaptive_delay, generalizability, lr_scaling, main_results, train_longer
+from studies import _paper_tables, _run_times, adaptive_delay, generalizability, lr_scaling, main_results
 from studies._timings import RATES
 from tests.studies.synthetic import records_of
 
@@ -327,7 +327,7 @@ def test_longer_training_doubles_the_epochs_at_twice_the_batch():
     table = table_of("train_longer").frame
     assert table.loc["baseline, longer", ["epochs", "passes"]].tolist() == [12, 36]
     assert table.loc["baseline", ["epochs", "passes"]].tolist() == [6, 18]
-    assert {cell.labels["batch_size"] for cell in train_longer.cells(PAPER)} == {2048}
+    assert {cell.labels["batch_size"] for cell in find_study("train_longer").cells(PAPER)} == {2048}
 
 
 def test_studies_share_their_runs():
