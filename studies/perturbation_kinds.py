@@ -58,7 +58,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
 
 
 def c13(best: DataFrame) -> ClaimRecord:
-    """Compare each of the paper's four rows with the one below it."""
+    """Compare each of the paper's rows with the next weaker one: ScaLA (LP), ScaLA (GT), Gaussian noise, baseline."""
     methods = [variant.method for variant in reversed(PAPER_ROWS)]
     parts = [
         above(f"{better} minus {worse}", difference(best, better, worse))
