@@ -1,9 +1,9 @@
 """Claims of the paper, and the rules by which paired measurements decide them: no verdict is typed in.
 
-A rule, such as `c10` in studies/large_batch_methods.py, gets one row per run at its method's best rate, with the columns
-of `frame_of`: model, task, seed, method, score (percent) and, where cost is judged, forward_passes and train_seconds. It
-returns `record(claim, parts)`. A part is an estimate whose interval is compared with a threshold by `above`, `below` or
-`within`. `difference`, `ratio` and `mean_slope` compare runs that share model, task and seed.
+A rule, such as `c10` in studies/large_batch_methods.py, gets one row per run at its method's best rate with columns
+of `frame_of`: model, task, seed, method, score (percent) and, where cost is judged, forward_passes and train_seconds.
+It returns `record(claim, parts)`. A part is an estimate whose interval is compared with a threshold by `above`, `below`
+or `within`. `difference`, `ratio` and `mean_slope` compare runs that share model, task and seed.
 """
 
 from __future__ import annotations
