@@ -82,9 +82,10 @@ def step_count(profile: Profile) -> int:
     return max(MIN_STEPS, ROWS // profile.large_batch)
 
 
-def step_note(profile: Profile) -> str:
-    """Describe what times of steps are."""
-    return f"Medians of {step_count(profile)} steps after {WARMUP} of warm-up"
+def step_note(profile: Profile, steps: str, task: str) -> str:
+    """Describe what times of steps of a task are, times the number of some steps."""
+    timed = f"Medians of {step_count(profile)} steps after {WARMUP} of warm-up, times the steps of {steps}"
+    return f"{timed}; {task}, one process per worker on this machine."
 
 
 def step_rows(done: pd.DataFrame) -> pd.DataFrame:

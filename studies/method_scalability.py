@@ -11,19 +11,8 @@ from scala_lab.study.statistics import Estimate, paired_columns, paired_ratio
 from scala_lab.study.variants import BASELINE, LAMB, WITHOUT_DELAY
 from scala_lab.study.verdicts import Claim, ClaimRecord, above, record
 from scala_lab.timing.calibration import WITHIN
-from studies._timings import (
-    GAIN,
-    PAPER_WORKERS,
-    SMALL,
-    gain_per_doubling,
-    lacking,
-    measured,
-    medians,
-    step_cells,
-    step_note,
-    step_rows,
-    undecided,
-)
+from studies import _timings as timings
+from studies._timings import GAIN, PAPER_WORKERS, SMALL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +28,7 @@ def cells(profile: Profile) -> list[Cell]:
     """Steps of four kinds; ScaLA with its delay is made of LAMB's steps and steps with noise."""
     large = profile.large_batch
     rows = [(BASELINE.named(SMALL), profile.small_batch), (BASELINE, large), (LAMB, large)]
-    return step_cells(profile, [*rows, (WITHOUT_DELAY.named(NO_DELAY), large)], profile.pair[1], RATES)
+    return timings.step_cells(profile, [*rows, (WITHOUT_DELAY.named(NO_DELAY), large)], profile.pair[1], RATES)
 
 
 def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
@@ -47,12 +36,12 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     from scala_lab.report.figures.timing import worker_lines
 
     done = frame[frame["status"] == "finished"]
-    if measured(done).empty:
+    if timings.measured(done).empty:
         return Findings()
     epochs, task = int(profile.settings["epochs"]), done["task"].iloc[0]
     everywhere = run_rows(done, epochs)
     rows = everywhere[everywhere["link"] == WITHIN]
-    lines = medians(rows, ["label", "workers"], "seconds")
+    lines = timings.medians(rows, ["label", "workers"], "seconds")
     titles = [
         f"baseline, B = {profile.small_batch}" if label == SMALL else f"{label}, B = {profile.large_batch}"
         for label in lines["label"]
@@ -61,14 +50,14 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
         f"P = {workers:g}" + ("" if link == WITHIN else f", 2 hosts, {link}")
         for workers, link in zip(everywhere["workers"], everywhere["link"], strict=True)
     ]
-    table = medians(everywhere.assign(column=columns), ["label", "column"], "seconds")
+    table = timings.medians(everywhere.assign(column=columns), ["label", "column"], "seconds")
+    table = table.pivot_table("value", "label", "column", sort=False)
     notes = [
-        f"{step_note(profile)}, times the steps of {epochs} epochs; {task}, one process per worker on this machine.",
+        timings.step_note(profile, f"{epochs} epochs", task),
         f"ScaLA: LAMB's steps for {_delay():g} of {epochs} epochs, then steps with noise.",
-        *lacking(done),
+        *timings.lacking(done),
     ]
     figure = worker_lines(lines.assign(label=titles), "Time of a run over workers", "seconds per run")
-    table = table.pivot_table("value", "label", "column", sort=False)
     return Findings(
         tables=[Tabulation("", table, "Figure 5: seconds per run over workers.", notes)],
         figures=[Drawing("", figure, f"Figure 5: scalability of the methods on {task}.")],
@@ -85,7 +74,7 @@ def run_rows(done: pd.DataFrame, epochs: int) -> pd.DataFrame:
     """One row per line, number of workers, link and step: seconds of a run at that step's pace."""
     import pandas as pd
 
-    steps = step_rows(done)
+    steps = timings.step_rows(done)
     rows = steps[["label", "workers", "link", "step"]].copy()
     rows["seconds"] = steps["seconds"] * steps["steps_per_epoch"] * epochs
     share = min(_delay() / epochs, 1.0)
@@ -125,7 +114,7 @@ def c14(frame: pd.DataFrame) -> ClaimRecord:
     for label in (BASELINE.method, LAMB.method, SCALA, NO_DELAY):
         line = frame[frame["label"] == label]
         if not line.empty:
-            gain = gain_per_doubling(line, "seconds", sorted(set(line["workers"])))
+            gain = timings.gain_per_doubling(line, "seconds", sorted(set(line["workers"])))
             parts.append(above(f"{label}: gain per doubling of workers", gain, GAIN))
     if not parts:
         return record(C14, ())
@@ -136,7 +125,7 @@ def c14(frame: pd.DataFrame) -> ClaimRecord:
         last = saved[PAPER_WORKERS]
         ratio = Estimate(best.value / last.value, best.low / last.high, best.high / last.low, best.n, unit="x")
         return record(C14, [*parts, above("what the delay saves on fewer workers, over that on 32", ratio, 1.0)])
-    return record(C14, undecided([*parts, above("without delay over with delay, at best", best, 1.0)]))
+    return record(C14, timings.undecided([*parts, above("without delay over with delay, at best", best, 1.0)]))
 
 
 def _saved(frame: pd.DataFrame) -> Estimate:

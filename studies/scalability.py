@@ -11,20 +11,8 @@ from scala_lab.study.verdicts import Claim, ClaimRecord, above, below, record
 from scala_lab.timing.calibration import WITHIN
 from scala_lab.timing.hosts import bits_per_second
 from scala_lab.timing.model import rounds_and_share
-from studies._timings import (
-    GAIN,
-    LARGE,
-    PAPER_WORKERS,
-    SMALL,
-    gain_per_doubling,
-    lacking,
-    measured,
-    medians,
-    step_cells,
-    step_note,
-    step_rows,
-    undecided,
-)
+from studies import _timings as timings
+from studies._timings import GAIN, LARGE, PAPER_WORKERS, SMALL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +36,7 @@ FLOPS_NOTE = (
 def cells(profile: Profile) -> list[Cell]:
     """The baseline at both batch sizes, for every number of workers of the profile, and across two hosts."""
     rows = [(BASELINE.named(SMALL), profile.small_batch), (BASELINE.named(LARGE), profile.large_batch)]
-    return step_cells(profile, rows, profile.pair[0])
+    return timings.step_cells(profile, rows, profile.pair[0])
 
 
 def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
@@ -56,20 +44,21 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     from scala_lab.report.figures.timing import exchange_bars, worker_lines
 
     done = frame[frame["status"] == "finished"]
-    if measured(done).empty:
+    if timings.measured(done).empty:
         return Findings()
-    steps = step_rows(done)
+    steps = timings.step_rows(done)
     rows = steps.assign(**{name: steps[name] * steps["steps_per_epoch"] for name in ("seconds", "without")})
     here = rows[rows["link"] == WITHIN]
     task = done["task"].iloc[0]
     notes = [
-        f"{step_note(profile)}, times the steps of an epoch over the same rows; "
-        f"{task}, one process per worker on this machine.",
+        timings.step_note(profile, "an epoch over the same rows", task),
         "Without communication: the same steps run again without the all-reduce, on the slowest worker, in turns with "
         "those that have it. What is left is exposed communication; the trainer hides none of it.",
-        *(lacking(done) if set(measured(done)["link"]) <= {WITHIN} else [HOSTS_NOTE]),
+        *(timings.lacking(done) if set(timings.measured(done)["link"]) <= {WITHIN} else [HOSTS_NOTE]),
     ]
     table = epoch_table(rows)
+    lines = worker_lines(figure_rows(here), "Time per epoch over workers, with and without communication")
+    adds = "Figure 1(a): what communication adds to a step, by batch size and by what the workers talk over."
     return Findings(
         tables=[
             Tabulation("", table, "Figure 1(a): seconds per epoch over workers.", notes),
@@ -77,16 +66,8 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
             Tabulation("throughput", throughput_table(steps), "Throughput of the same steps.", [FLOPS_NOTE]),
         ],
         figures=[
-            Drawing(
-                "",
-                worker_lines(figure_rows(here), "Time per epoch over workers, with and without communication"),
-                f"Figure 1(a): scalability on {task}.",
-            ),
-            Drawing(
-                "links",
-                exchange_bars(bar_rows(rows)),
-                "Figure 1(a): what communication adds to a step, by batch size and by what the workers talk over.",
-            ),
+            Drawing("", lines, f"Figure 1(a): scalability on {task}."),
+            Drawing("links", exchange_bars(bar_rows(rows)), adds),
         ],
         claims=[c1(here), c2(here)],
         found=_sentence(table),
@@ -99,7 +80,7 @@ def figure_rows(rows: pd.DataFrame) -> pd.DataFrame:
 
     parts = []
     for value, suffix in (("seconds", ""), ("without", " (no communication)")):
-        part = medians(rows, KEYS, value)
+        part = timings.medians(rows, KEYS, value)
         parts.append(part.assign(label=[f"B = {size}{suffix}" for size in part["B"]]))
     return pd.concat(parts, ignore_index=True)
 
@@ -107,7 +88,7 @@ def figure_rows(rows: pd.DataFrame) -> pd.DataFrame:
 def bar_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """A bar per batch size, number of workers and link: computing and exposed communication."""
     several = rows[rows["workers"] > 1]
-    whole, without = (medians(several, KEYS, value) for value in ("seconds", "without"))
+    whole, without = (timings.medians(several, KEYS, value) for value in ("seconds", "without"))
     labels = [
         f"B = {bar['B']}, {bar['workers']} workers" + ("" if bar["link"] == WITHIN else f", 2 hosts, {bar['link']}")
         for bar in whole.to_dict("records")
@@ -118,8 +99,8 @@ def bar_rows(rows: pd.DataFrame) -> pd.DataFrame:
 
 def epoch_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Seconds per epoch, exposed communication and speedup by batch size, number of workers and link."""
-    table = medians(rows, KEYS, "seconds").rename(columns={"value": "seconds per epoch"})
-    table["without communication"] = medians(rows, KEYS, "without")["value"]
+    table = timings.medians(rows, KEYS, "seconds").rename(columns={"value": "seconds per epoch"})
+    table["without communication"] = timings.medians(rows, KEYS, "without")["value"]
     exposed = 1 - table["without communication"] / table["seconds per epoch"]
     alone = table[table["workers"] == table["workers"].min()].set_index("label")["seconds per epoch"]
     table["exposed share"] = exposed.clip(lower=0)
@@ -132,7 +113,7 @@ def epoch_table(rows: pd.DataFrame) -> pd.DataFrame:
 def exchange_table(steps: pd.DataFrame) -> pd.DataFrame:
     """The all-reduce of several workers, beside bytes over rate where the link has one."""
     several = steps[steps["workers"] > 1]
-    table = medians(several, [*KEYS, "gradient_bytes"], "exchange").rename(columns={"value": "all-reduce (s)"})
+    table = timings.medians(several, [*KEYS, "gradient_bytes"], "exchange").rename(columns={"value": "all-reduce (s)"})
     shares = [rounds_and_share(workers, "ring")[1] for workers in table["workers"]]
     table["bytes"] = shares * table["gradient_bytes"]
     table["MB sent"] = table["bytes"] / 1e6
@@ -188,13 +169,14 @@ def c1(frame: pd.DataFrame) -> ClaimRecord:
     counts = sorted(set(small["workers"]))
     if not counts:
         return record(C1, ())
-    up_to, beyond = ([count for count in counts if count <= KNEE], [count for count in counts if count >= KNEE])
+    up_to, beyond = [count for count in counts if count <= KNEE], [count for count in counts if count >= KNEE]
+    silent = timings.gain_per_doubling(small, "without", beyond)
     parts = [
-        above("gain per doubling up to 4", gain_per_doubling(small, "seconds", up_to), GAIN),
-        below("gain per doubling beyond 4", gain_per_doubling(small, "seconds", beyond), GAIN),
-        above("gain per doubling beyond 4 without communication", gain_per_doubling(small, "without", beyond), GAIN),
+        above("gain per doubling up to 4", timings.gain_per_doubling(small, "seconds", up_to), GAIN),
+        below("gain per doubling beyond 4", timings.gain_per_doubling(small, "seconds", beyond), GAIN),
+        above("gain per doubling beyond 4 without communication", silent, GAIN),
     ]
-    return record(C1, parts if counts[-1] > KNEE else undecided(parts))
+    return record(C1, parts if counts[-1] > KNEE else timings.undecided(parts))
 
 
 C2 = Claim(
@@ -216,10 +198,10 @@ def c2(frame: pd.DataFrame) -> ClaimRecord:
         return record(C2, ())
     whole = f"gain per doubling from {counts[0]:g} to {counts[-1]:g}"
     parts = [
-        above(whole, gain_per_doubling(large, "seconds", counts), GAIN),
-        above("gain of the last doubling", gain_per_doubling(large, "seconds", counts[-2:]), GAIN),
+        above(whole, timings.gain_per_doubling(large, "seconds", counts), GAIN),
+        above("gain of the last doubling", timings.gain_per_doubling(large, "seconds", counts[-2:]), GAIN),
     ]
-    return record(C2, parts if counts[-1] >= PAPER_WORKERS else undecided(parts))
+    return record(C2, parts if counts[-1] >= PAPER_WORKERS else timings.undecided(parts))
 
 
 STUDY = Study(

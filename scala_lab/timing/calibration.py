@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import os
-import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
@@ -77,9 +76,7 @@ class Calibration:
     def model(self, link: str = WITHIN, per_host: int | None = None) -> StepModel:
         """Build a time model for hosts that are joined by a link class.
 
-        Args:
-            link: Between hosts.
-            per_host: Workers on each host; default as many as fill this one, or 1 for a link between hosts.
+        On each host are `per_host` workers; default as many as fill this one, or 1 for a link between hosts.
         """
         if per_host is None:
             per_host = self.cores if link == WITHIN else 1
@@ -118,13 +115,9 @@ class Calibration:
 
 
 def calibration(runs: Sequence[RunResult], *, rates: Sequence[str], seconds: float, threads: int = 1) -> dict[str, Any]:
-    """Calibrate this machine, as a study measures it; links between hosts only where it can have hosts.
+    """Measure the machine for a study, with the spec of its one run, keeping `threads` cores busy; see `calibrate`.
 
-    Args:
-        runs: The run whose model, task and threads are meant.
-        rates: See `calibrate`.
-        seconds: See `calibrate`.
-        threads: Cores that this keeps busy.
+    Links between hosts are left out where this machine cannot have hosts.
     """
     return calibrate(runs[0].spec, rates if unsupported_reason() is None else (), seconds).to_dict()
 
@@ -134,29 +127,23 @@ def calibrate(spec: RunSpec, rates: Sequence[str] = (), seconds: float = PIECE_S
 
     Args:
         spec: Model, task (for its head and tokens), threads of a worker, device.
-        rates: Links between two hosts of this machine to measure as well; see `open_hosts`.
+        rates: Links between two hosts of this machine to measure as well; a UserError where it cannot have hosts.
         seconds: About how long each piece is measured for.
-
-    Raises:
-        UserError: Rates are given, and this machine cannot have hosts.
     """
     spec = spec.override(workers=1, max_steps=1).resolved()
     cores = max(1, _workers_per_host(spec))
-    pieces = ["computing", *(["crowd"] if cores > 1 else []), "updates", *(["messages"] if cores > 1 else [])]
-    settings = {"pieces": pieces, "seconds": seconds}
-    measured = time_in_workers(measure_pieces, {"pieces": spec.override(workers=cores)}, settings)
-    plain, noise = (_fit_compute(measured["computing"][kind]) for kind in ("plain", "noise"))
-    update = {name: point["alone"] for name, point in measured["updates"].items()}
+    pieces = time_in_workers(measure_pieces, {"": spec.override(workers=cores)}, {"seconds": seconds})
+    plain, noise = (_fit_compute(pieces[kind]) for kind in ("plain", "noise"))
+    update = {name: point["alone"] for name, point in pieces["updates"].items()}
     crowding, update_crowding, links = 1.0, 1.0, {}
     if cores > 1:
-        crowding, update_crowding = _crowding(measured["crowd"]), _crowding(measured["updates"].values())
-        links[WITHIN] = _fit_link(measured["messages"], cores)
+        crowding, update_crowding = _crowding(pieces["crowd"]), _crowding(pieces["updates"].values())
+        links[WITHIN] = _fit_link(pieces["messages"], cores)
     for rate in rates:
-        settings = {"pieces": ["messages"], "seconds": seconds}
         with open_hosts(2, rate) as hosts:
-            across = time_in_workers(measure_pieces, {"messages": spec.override(workers=2)}, settings, hosts)
-        links[rate] = _fit_link(across["messages"], 2)
-    return Calibration(plain, noise, update, float(measured["gradient_bytes"]), crowding, update_crowding, cores, links)
+            messages = time_in_workers(measure_messages, {"": spec.override(workers=2)}, {"seconds": seconds}, hosts)
+        links[rate] = _fit_link(messages, 2)
+    return Calibration(plain, noise, update, float(pieces["gradient_bytes"]), crowding, update_crowding, cores, links)
 
 
 def _workers_per_host(spec: RunSpec) -> int:
@@ -171,62 +158,61 @@ def _workers_per_host(spec: RunSpec) -> int:
 
 def _crowding(points: Iterable[Mapping[str, float]]) -> float:
     """Geometric mean of the slow-down when all cores do the same, at least 1."""
-    ratios = [math.log(point["seconds"] / point["alone"]) for point in points]
+    ratios = [math.log(point["together"] / point["alone"]) for point in points]
     return max(1.0, math.exp(sum(ratios) / len(ratios)))
 
 
 def _fit_compute(points: Sequence[Mapping[str, float]]) -> Compute:
     loads = [Load(**{field.name: point[field.name] for field in fields(Load)}) for point in points]
-    return fit_compute(loads, [point["seconds"] for point in points])
+    return fit_compute(loads, [point["alone"] for point in points])
 
 
 def _fit_link(points: Sequence[Mapping[str, float]], members: int) -> Link:
     return fit_link([point["bytes"] for point in points], [point["seconds"] for point in points], members)
 
 
-def measure_pieces(specs: Mapping[str, RunSpec], world: World, *, pieces: list[str], seconds: float) -> dict[str, Any]:
-    """Measure pieces of a step as one of the workers; the first worker's result is complete.
+def measure_pieces(specs: Mapping[str, RunSpec], world: World, *, seconds: float) -> dict[str, Any]:
+    """Measure the pieces of a step, each for about so long, as one of the workers; the first one's result is complete.
 
-    Args:
-        specs: One spec: model, threads and number of workers.
-        world: The workers.
-        pieces: `computing` of one worker (by kind of step: load and seconds); `crowd` of all at once (plain steps:
-            seconds of the slowest as `seconds`, of the first by itself as `alone`); `updates` (by optimizer, likewise);
-            `messages` (bytes and seconds of an all-reduce).
-        seconds: About how long each is measured for.
+    Returns:
+        `plain` and `noise`: load and seconds of one worker's computing `alone`, by shape; `crowd`: for some shapes also
+        those of the slowest of all workers `together`; `updates`: both, by optimizer; `messages`: bytes and seconds of
+        all-reduces; and `gradient_bytes`.
     """
-    (spec,) = specs.values()
-    timer = _PieceTimer(spec, world, seconds)
-    measure: dict[str, Callable[[], Any]] = {
-        "computing": lambda: {kind: timer.computing(kind, SHAPES) for kind in ("plain", "noise")},
-        "crowd": lambda: timer.computing("plain", CROWD, together=True),
-        "updates": lambda: {name: timer.update(name) for name in ("adamw", "lamb")},
-        "messages": timer.messages,
-    }
-    return {piece: measure[piece]() for piece in pieces} | {"gradient_bytes": timer.training.gradient.flat.nbytes}
+    timer = _PieceTimer(specs, world, seconds)
+    pieces: dict[str, Any] = {kind: timer.computing(kind, SHAPES) for kind in ("plain", "noise")}
+    if world.size > 1:
+        pieces["crowd"] = timer.computing("plain", CROWD, together=True)
+    pieces["updates"] = {name: timer.update(name) for name in ("adamw", "lamb")}
+    if world.size > 1:
+        pieces["messages"] = timer.messages()
+    return pieces | {"gradient_bytes": timer.training.gradient.flat.nbytes}
+
+
+def measure_messages(specs: Mapping[str, RunSpec], world: World, *, seconds: float) -> list[dict[str, float]]:
+    """Measure only the messages of `measure_pieces`."""
+    return _PieceTimer(specs, world, seconds).messages()
 
 
 class _PieceTimer:
     """A trainer that is given synthetic batches."""
 
-    def __init__(self, spec: RunSpec, world: World, seconds: float) -> None:
+    def __init__(self, specs: Mapping[str, RunSpec], world: World, seconds: float) -> None:
         from scala_lab.methods.base import build_step
         from scala_lab.training.distributed import World
         from scala_lab.training.preparation import prepare
         from scala_lab.training.trainer import Training
 
+        (spec,) = specs.values()
         self.world, self.seconds = world, seconds
         self.training = Training(spec, prepare(spec), world)
         self.training.model.train()
         self.alone = World(0, 1, world.device)
         self.training.world = self.alone  # each worker runs the whole synthetic batch
-        tokens = self.training.data.train
-        self.batches = {shape: (_plan(shape), _synthetic_rows(tokens, *shape[:2])) for shape in SHAPES}
-        recipes = {"plain": RunSpec.of(method="plain"), "noise": RunSpec.of(method="scala", delay=0.0)}
-        self.steps = {
-            kind: build_step(recipe.method, recipe.options)
-            for kind, recipe in ((kind, spec.resolved().recipe) for kind, spec in recipes.items())
-        }
+        self.batches = {shape: _synthetic_batch(self.training.data.train, *shape) for shape in SHAPES}
+        specs = {"plain": RunSpec.of(method="plain"), "noise": RunSpec.of(method="scala", delay=0.0)}
+        recipes = {kind: spec.resolved().recipe for kind, spec in specs.items()}
+        self.steps = {kind: build_step(recipe.method, recipe.options) for kind, recipe in recipes.items()}
 
     def computing(self, kind: str, shapes: Sequence[Shape], together: bool = False) -> list[dict[str, float]]:
         """Load and seconds of a step's computing for each shape; shapes take turns, as batches of a run do."""
@@ -251,21 +237,21 @@ class _PieceTimer:
 
         sizes = (*MESSAGES, self.training.gradient.flat.nbytes)
         sends = [partial(self.world.sum, torch.zeros(size // 4, device=self.world.device)) for size in sizes]
-        own = self._rounds(lambda: [self._attempt(send, fill_caches=True)[0] for send in sends])
-        everyone = self.world.gather(own)
+        rounds = self._rounds(lambda: [self._attempt(send, fill_caches=True)[0] for send in sends])
+        everyone = self.world.gather(rounds)  # (workers, rounds, sizes)
         if everyone is None:
             return []
-        medians = _medians(everyone, min)
+        medians = np.median(np.min(everyone, axis=0), axis=0).tolist()
         return [{"bytes": float(size), "seconds": seconds} for size, seconds in zip(sizes, medians, strict=True)]
 
     def _repeat(
         self, pieces: list[Callable[[], Any]], together: bool, fill_caches: bool = False
     ) -> list[dict[str, float]]:
-        """Time pieces in turns.
+        """Time pieces in turns; only the first worker has a result.
 
         Returns:
-            On the first worker `seconds`: its own while the others wait; if `together`, those of the slowest when all
-            begin at once, and its own as `alone`. Nothing on the others.
+            For each piece the first worker's seconds while the others wait, as `alone`; and those of the slowest worker
+            when all begin at once, as `together`, if that is asked for.
         """
 
         def one_round() -> list[tuple[float, float]]:
@@ -279,15 +265,12 @@ class _PieceTimer:
                 pairs.append((alone, crowd))
             return pairs
 
-        rounds = self._rounds(one_round)
-        everyone = self.world.gather([[crowd for _, crowd in pairs] for pairs in rounds])
+        everyone = self.world.gather(self._rounds(one_round))
         if everyone is None:
             return [{} for _ in pieces]
-        alone = _medians([[[alone for alone, _ in pairs] for pairs in rounds]], max)
-        if not together:
-            return [{"seconds": seconds} for seconds in alone]
-        slowest = _medians(everyone, max)
-        return [{"alone": own, "seconds": seconds} for own, seconds in zip(alone, slowest, strict=True)]
+        seconds = np.array(everyone)  # (workers, rounds, pieces, 2)
+        alone, crowd = np.median(seconds[0, ..., 0], axis=0), np.median(seconds[..., 1].max(axis=0), axis=0)
+        return [{"alone": own, "together": all_} for own, all_ in zip(alone.tolist(), crowd.tolist(), strict=True)]
 
     def _rounds(self, one_round: Callable[[], list[Any]]) -> list[list[Any]]:
         """Run as many rounds as fit into the time, after a first one that does not count."""
@@ -316,31 +299,14 @@ class _PieceTimer:
         self.training.accumulate(0)
 
 
-def _medians(everyone: list[list[list[float]]], pick: Callable[[tuple[float, ...]], float]) -> list[float]:
-    """Medians over rounds of the seconds of each piece; of a round those of the worker that `pick` chooses.
+def _synthetic_batch(tokens: TokenSplit, rows: int, longest: int, micro_batch: int) -> tuple[BatchPlan, TokenSplit]:
+    """A batch made of a task's tokens, and a plan that cuts it only where a micro-batch is full.
 
-    Example:
-        >>> _medians([[[1.0, 5.0], [3.0, 7.0]], [[2.0, 4.0], [4.0, 6.0]]], max)  # two workers, rounds and pieces
-        [3.0, 6.0]
+    The shortest rows are about a third shorter than the longest: batches of a run hardly ever lack padding.
     """
-    picked = [[pick(times) for times in zip(*workers, strict=True)] for workers in zip(*everyone, strict=True)]
-    return [statistics.median(times) for times in zip(*picked, strict=True)]
-
-
-def _plan(shape: Shape) -> BatchPlan:
-    """A plan that cuts a batch only where a micro-batch is full."""
-    rows, longest, micro_batch = shape
-    return BatchPlan(_lengths(rows, longest), rows, micro_batch, part_cost=float(rows * longest))
-
-
-def _lengths(rows: int, longest: int) -> np.ndarray:
-    """Lengths of which the shortest are a third shorter than the longest: batches of a run hardly ever lack padding."""
-    return longest - (np.arange(rows) * 5 // rows) * longest // 15
-
-
-def _synthetic_rows(tokens: TokenSplit, rows: int, longest: int) -> TokenSplit:
-    """Rows of given lengths, made of a task's tokens."""
-    offsets = np.concatenate([[0], np.cumsum(_lengths(rows, longest))])
+    lengths = longest - (np.arange(rows) * 5 // rows) * longest // 15
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
     ids = np.resize(tokens.ids, offsets[-1])
     types = None if tokens.type_ids is None else np.zeros_like(ids)
-    return TokenSplit(ids, offsets, types, np.resize(tokens.labels, rows))
+    plan = BatchPlan(lengths, rows, micro_batch, part_cost=float(rows * longest))
+    return plan, TokenSplit(ids, offsets, types, np.resize(tokens.labels, rows))

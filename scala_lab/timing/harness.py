@@ -6,9 +6,8 @@ the all-reduce and again without it, on the same rows. The trainer overlaps the 
 of a step sum to the step, and what it takes longer than without communication is exposed communication. A worker that
 computes has a core to itself; where other processes took more than `MAX_LOST` of its time, all workers repeat the step.
 
-`phases` and `step_times` are what studies measure. Calibrations and cost estimates use the parts: `time_in_workers`,
-`undisturbed`, `time_call`. Workers are started as `python -m scala_lab.timing.harness JOB`. Studies import this module
-to declare their measurements, so torch is imported only where something is timed.
+`phases` and `step_times` are what studies measure; calibrations and cost estimates use the parts. Studies import this
+module to declare their measurements, so torch is imported only where something is timed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -53,10 +52,10 @@ def phases(
 
     Args:
         runs: One run per method, on the same task and batch size; only its spec is used.
-        names: Names of the methods.
-        steps: Timed steps, after `warmup` others.
-        warmup: Steps that do not count.
-        threads: Threads of the process.
+        names: Of the methods.
+        steps: Steps that count, after `warmup` others.
+        warmup: Steps that do not.
+        threads: Of the process.
 
     Returns:
         `method:phase` as a list over steps for every phase of a method, `method:step` for the whole step, and
@@ -66,14 +65,12 @@ def phases(
     wall, cpu = time.perf_counter(), time.process_time()
     from scala_lab.training.distributed import join_world
 
-    trainings = {}
-    for name, run in zip(names, runs, strict=True):
-        spec = run.spec.override(max_steps=warmup + steps).resolved()
-        trainings[name] = TimedTraining(spec, join_world(spec))
+    specs = [run.spec.override(max_steps=warmup + steps).resolved() for run in runs]
+    trainings = {name: TimedTraining(spec, join_world(spec)) for name, spec in zip(names, specs, strict=True)}
     result: dict[str, Any] = {}
     for step in range(warmup + steps):
-        for name, training in trainings.items():
-            seconds, _ = training.attempt(step)
+        for name, timed in trainings.items():
+            seconds, _ = timed.attempt(step)
             if step >= warmup:
                 for phase, value in seconds.items():
                     result.setdefault(f"{name}:{phase}", []).append(value)
@@ -91,19 +88,10 @@ def step_times(
     rate: str | None = None,
     threads: int = 1,
 ) -> dict[str, Any]:
-    """Measure steps with some number of workers, on one host or on two; runs of one task in turns.
+    """Measure steps with some number of workers, which keep `threads` cores busy; see `time_steps`.
 
-    Args:
-        runs: Their specs are timed.
-        names: Names of the runs.
-        workers: Processes.
-        steps: Timed steps, after `warmup` others.
-        warmup: Steps that do not count.
-        rate: Rate of the link between two hosts on this machine; None for one host.
-        threads: Cores that this keeps busy.
-
-    Returns:
-        See `time_steps`. Where this machine cannot have two hosts, only `lack`: the reason.
+    With a `rate`, the workers are on two hosts of this machine, joined by a link of that rate. Where it cannot have
+    them, the result is only `lack`: the reason.
     """
     lack = None if rate is None else unsupported_reason()
     if lack is not None:
@@ -204,7 +192,7 @@ class TimedTraining:
         with self.training.clock.phase("optimizer"):
             self.training.update(step)
 
-    def work(self, steps: Iterable[int]) -> dict[str, list[float]]:
+    def work(self, steps: Sequence[int]) -> dict[str, list[float]]:
         """Count samples, tokens and operations of steps over all workers, and the load of the first worker."""
         from scala_lab.timing.flops import forward_flops
 
@@ -212,20 +200,17 @@ class TimedTraining:
         plan = self.training.plan
         batches = [plan.global_batch(step) for step in steps]
         lengths = [plan.lengths[rows] for rows in batches]
-        loads = [planned_load(plan, rows) for rows in batches]
+        loads = [vars(planned_load(plan, rows)) for rows in batches]
         return {
             "samples": [float(len(rows)) for rows in batches],
             "tokens": [float(tokens.sum()) for tokens in lengths],
             "flops": [passes * forward.of(tokens) for tokens in lengths],
-            **{f"load {name}": [getattr(load, name) for load in loads] for name in vars(loads[0])},
+            **{f"load {name}": [load[name] for load in loads] for name in loads[0]},
         }
 
 
 def _silent(world: World) -> World:
-    """Make a world whose workers keep their gradients to themselves.
-
-    Their weights diverge from one another, so nothing that is trained so is ever saved.
-    """
+    """A world whose workers keep their gradients to themselves; their weights diverge, so they only serve timings."""
     from scala_lab.training.distributed import World
 
     class Silent(World):
@@ -246,30 +231,35 @@ def time_call(function: Callable[[], Any], world: World) -> tuple[float, float]:
 
 
 def undisturbed(attempt: Callable[[], tuple[T, float]], world: World) -> T:
-    """Repeat an attempt while any worker lost more than `MAX_LOST` of its time; return the least disturbed result.
+    """Repeat an attempt, on all workers, while any of them lost more than `MAX_LOST` of its time.
 
-    Args:
-        attempt: Returns its result and the share of its time that this worker lost.
-        world: All of its workers call this together.
+    `attempt` returns its result and the share of its time that this worker lost; the least disturbed result counts.
     """
-    best: tuple[T, float] | None = None
-    for _ in range(MAX_ATTEMPTS):
+    attempts: list[tuple[float, T]] = []
+    while len(attempts) < MAX_ATTEMPTS and not (attempts and attempts[-1][0] <= MAX_LOST):
         result, lost = attempt()
-        worst = _maximum(lost, world)
-        if best is None or worst < best[1]:
-            best = result, worst
-        if worst <= MAX_LOST:
-            break
-    assert best is not None
-    return best[0]
+        attempts.append((_maximum(lost, world), result))
+    return min(attempts, key=lambda pair: pair[0])[1]
+
+
+def _maximum(value: float, world: World) -> float:
+    """The largest value of all workers, on each of them."""
+    if world.size == 1:
+        return value
+    import torch
+    import torch.distributed as dist
+
+    largest = torch.tensor([value], device=world.device)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return float(largest)
 
 
 def barrier(world: World) -> None:
     """Wait for all workers, and for what their devices still have to do."""
-    import torch.distributed as dist
-
     synchronize(world)
     if world.size > 1:
+        import torch.distributed as dist
+
         dist.barrier()
 
 
@@ -281,18 +271,6 @@ def synchronize(world: World) -> None:
         torch.cuda.synchronize()
 
 
-def _maximum(value: float, world: World) -> float:
-    """All-reduce the largest value of all workers."""
-    if world.size == 1:
-        return value
-    import torch
-    import torch.distributed as dist
-
-    largest = torch.tensor([value], device=world.device)
-    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-    return float(largest)
-
-
 def time_in_workers(
     function: Callable[..., Any],
     specs: Mapping[str, RunSpec],
@@ -301,26 +279,21 @@ def time_in_workers(
 ) -> Any:
     """Start workers that all call `function(specs, world, **settings)`; return the first worker's result.
 
-    No run folder is written.
-
     Args:
-        function: Stands at the top level of a module; returns plain values.
+        function: Stands at the top level of a module; takes and returns plain values. It writes no run folder.
         specs: By name; they share a machine part, which says how many workers there are.
-        settings: Plain values.
+        settings: Keywords of the function.
         launcher: Starts the workers; default on this host.
     """
     from scala_lab.training.distributed import run_workers
 
     specs = {name: spec.resolved() for name, spec in specs.items()}
+    job = {"function": [function.__module__, function.__name__], "settings": dict(settings)}
+    job["specs"] = {name: spec.to_dict() for name, spec in specs.items()}
     with tempfile.TemporaryDirectory(prefix="scala-lab-timing-") as folder:
         path = Path(folder) / "result.json"
-        job = {
-            "function": [function.__module__, function.__name__],
-            "specs": {name: spec.to_dict() for name, spec in specs.items()},
-            "settings": dict(settings),
-            "result": str(path),
-        }
-        run_workers("scala_lab.timing.harness", job, next(iter(specs.values())).machine, launcher)
+        machine = next(iter(specs.values())).machine
+        run_workers("scala_lab.timing.harness", {**job, "result": str(path)}, machine, launcher)
         return json.loads(path.read_text())
 
 

@@ -37,12 +37,7 @@ BURST_SECONDS, MIN_BURST = 0.001, 16_384
 
 @dataclass(frozen=True)
 class Hosts:
-    """Running hosts; a `WorkerLauncher`.
-
-    Attributes:
-        holders: For each host, the process that holds its namespace.
-        rate: Bits per second of each link and direction; None for links that are not shaped.
-    """
+    """Running hosts: the process that holds each one's namespace, and the bits per second of links, if shaped."""
 
     holders: tuple[int, ...]
     rate: float | None
@@ -60,16 +55,7 @@ class Hosts:
     ) -> list[subprocess.Popen[bytes]]:
         """Start a run's workers as `python ARGUMENTS`, dealt evenly, by one torchrun on each host.
 
-        Args:
-            arguments: The same for every worker; torchrun tells each its rank.
-            machine: How many workers in all, with how many threads each.
-            environment: Variables for the workers beside this process's own.
-
-        Returns:
-            The torchrun of each host; it ends when its workers have.
-
-        Raises:
-            UserError: The workers cannot be dealt evenly.
+        The environment is added to this process's own. Returns the torchruns, which end when their workers have.
         """
         count = len(self.holders)
         if machine.workers % count:

@@ -35,14 +35,7 @@ BACKWARD = 2 / 3
 
 @dataclass(frozen=True)
 class Load:
-    """What one worker computes in a step.
-
-    Attributes:
-        micro_batches: How many.
-        rows: In all of them.
-        tokens: With padding.
-        squares: Squared padded lengths, summed over rows.
-    """
+    """What one worker computes in a step: tokens count with padding, squares are squared padded lengths over rows."""
 
     micro_batches: float
     rows: float
@@ -75,7 +68,7 @@ def planned_load(plan: BatchPlan, global_batch: np.ndarray, rank: int = 0) -> Lo
 
 @dataclass(frozen=True)
 class Compute:
-    """Seconds of a worker's own work."""
+    """Seconds of a worker's own work, by what they are spent on."""
 
     per_step: float
     per_micro_batch: float
@@ -101,12 +94,7 @@ def fit_compute(loads: Sequence[Load], seconds: Sequence[float]) -> Compute:
 
 @dataclass(frozen=True)
 class Link:
-    """A link class.
-
-    Attributes:
-        latency: Seconds that a round costs beside its bytes.
-        bandwidth: Bytes per second in each direction.
-    """
+    """A link class: seconds that a round costs beside its bytes, and bytes per second in each direction."""
 
     latency: float
     bandwidth: float
@@ -154,14 +142,7 @@ def _fit(rows: np.ndarray, seconds: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Network:
-    """Hosts and the links between them.
-
-    Attributes:
-        within: Between workers of one host.
-        across: Between hosts.
-        per_host: Maximum workers on one host.
-        algorithm: Of each all-reduce.
-    """
+    """Links within a host and across hosts, and the maximum number of workers on one host."""
 
     within: Link
     across: Link
@@ -182,7 +163,7 @@ class StepModel:
     Attributes:
         plain: Computing in a step without noise.
         noise: Computing in a step with noise.
-        update: Seconds of the optimizer's update, by its name.
+        update: Seconds of an update, by optimizer.
         gradient_bytes: Size of the message that workers exchange.
         network: Between the workers.
         crowding: Factor by which computing slows down when several workers of a host compute.
@@ -200,14 +181,7 @@ class StepModel:
     overlap: float = 0.0
 
     def step_seconds(self, load: Load, workers: int, optimizer: str, *, noise: float = 0.0) -> float:
-        """Seconds of a step.
-
-        Args:
-            load: Of the worker with most to do.
-            workers: P.
-            optimizer: One of `update`.
-            noise: Share of steps with noise; the result is the mean over both kinds.
-        """
+        """Mean seconds of steps of which a share has noise, for the load of the worker with most to do."""
         computing = self.without_communication(load, workers, optimizer, noise=noise)
         exchange = self.network.all_reduce(self.gradient_bytes, workers)
         updating = self.update[optimizer] * (self.update_crowding if workers > 1 else 1.0)
@@ -223,15 +197,7 @@ class StepModel:
 
 @dataclass(frozen=True)
 class Workload:
-    """A task as the model sees it.
-
-    Attributes:
-        rows: Training rows.
-        length: Mean tokens of a row.
-        micro_batch: Maximum rows at once.
-        optimizer: One of the model's.
-        noise: Share of steps with noise.
-    """
+    """A task as the model sees it: training rows, their mean length, and the share of steps with noise."""
 
     rows: int
     length: float

@@ -66,17 +66,7 @@ MAX_WORKERS = 1 << 30
 
 @dataclass(frozen=True)
 class PaperCell:
-    """A reported time of a step.
-
-    Attributes:
-        row: Of the tables.
-        task: Of the tables.
-        workers: P.
-        batch_size: B.
-        reported: Seconds of a step.
-        used: Whether the fit saw it.
-        fitted: The model's seconds of a step.
-    """
+    """Seconds of a step in a row of the tables, as reported and as fitted, and whether the fit saw it."""
 
     row: str
     task: str
@@ -93,12 +83,7 @@ class PaperCell:
 
 
 def paper_projection(runs: Sequence[RunResult], *, model: str, workers: Sequence[int]) -> dict[str, Any]:
-    """Fit the paper's times of one model on two tasks, predict all four, and project to more workers.
-
-    Args:
-        runs: None are needed.
-        model: BERT-base or RoBERTa-large.
-        workers: Numbers to project to.
+    """Fit the paper's times of one of its models on two tasks, predict all four, and project to more workers.
 
     Returns:
         For each reported cell `row`, `task`, `reported` and `fitted` (seconds of a step) and `used` (1 where the fit
@@ -145,9 +130,7 @@ def fit_paper(model: str, tasks: Sequence[str] = FITTED_ON) -> tuple[StepModel, 
     size = 4.0 * PARAMETERS[model]
     without = min((_fit_plain(used, size, crowding) for crowding in CROWDING), key=lambda fit: fit[0])[1]
     whole = _fit_noise(used, without)
-    return whole, [
-        replace(cell, fitted=predict(whole, cell.row, cell.task, cell.workers, cell.batch_size)) for cell in cells
-    ]
+    return whole, [replace(cell, fitted=predict(whole, cell.row, cell.task, *ROWS[cell.row])) for cell in cells]
 
 
 def step_seconds(model: str, row: str) -> tuple[float, ...]:
@@ -172,8 +155,7 @@ def _fit_plain(cells: Sequence[PaperCell], size: float, crowding: float) -> tupl
     (per_step, per_row, per_token, per_byte, lamb), error = nnls(np.array(rows), np.array(targets))
     computing = Compute(float(per_step), 0.0, float(per_row), float(per_token))
     link = Link(LATENCY, 1 / float(per_byte) if per_byte > 0 else math.inf)
-    update = {"adamw": 0.0, "lamb": float(lamb)}
-    network = Network(link, link, per_host=MAX_WORKERS)
+    network, update = Network(link, link, per_host=MAX_WORKERS), {"adamw": 0.0, "lamb": float(lamb)}
     return float(error), StepModel(computing, computing, update, size, network, crowding)
 
 

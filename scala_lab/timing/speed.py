@@ -32,13 +32,7 @@ WARM_UP_STEPS, TIMED_SECONDS = 2, 1.0
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds that the parts of a run take.
-
-    Attributes:
-        start: Before the first step: loading the model, building the optimizer.
-        per_token: Of a forward pass, per token; a backward pass counts as two.
-        per_update: Of an optimizer step.
-    """
+    """Seconds of a run before its first step, per token of a forward pass (a backward is two), and per update."""
 
     start: float
     per_token: float
