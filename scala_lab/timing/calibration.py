@@ -13,7 +13,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -51,17 +51,10 @@ MIN_ROUNDS, MAX_ROUNDS = 3, 15
 
 @dataclass(frozen=True)
 class Calibration:
-    """The constants of a machine.
+    """The measured constants of a `StepModel`.
 
-    Attributes:
-        plain: Computing of a step without noise.
-        noise: Computing of a step with noise.
-        update: Seconds of an update, by optimizer.
-        gradient_bytes: Size of the message that workers exchange in a step.
-        crowding: Factor by which computing slows down when all cores compute.
-        update_crowding: The same for an update, which is bound by memory that cores share.
-        cores: How many workers fill a host.
-        links: By name: `WITHIN`, and the rates of links between hosts.
+    `cores` workers fill a host; `links` are `WITHIN` and those between hosts, by rate. Updates have a crowding of their
+    own, because they are bound by memory, which cores share.
     """
 
     plain: Compute
@@ -133,16 +126,19 @@ def calibrate(spec: RunSpec, rates: Sequence[str] = (), seconds: float = PIECE_S
     spec = spec.override(workers=1, max_steps=1).resolved()
     cores = max(1, _workers_per_host(spec))
     pieces = time_in_workers(measure_pieces, {"": spec.override(workers=cores)}, {"seconds": seconds})
-    plain, noise = (_fit_compute(pieces[kind]) for kind in ("plain", "noise"))
-    update = {name: point["alone"] for name, point in pieces["updates"].items()}
+    plain, noise = (
+        fit_compute([Load(**load) for load in pieces[kind]["loads"]], pieces[kind]["alone"])
+        for kind in ("plain", "noise")
+    )
+    update = {name: point["alone"][0] for name, point in pieces["updates"].items()}
     crowding, update_crowding, links = 1.0, 1.0, {}
     if cores > 1:
-        crowding, update_crowding = _crowding(pieces["crowd"]), _crowding(pieces["updates"].values())
-        links[WITHIN] = _fit_link(pieces["messages"], cores)
+        crowding, update_crowding = _crowding([pieces["crowd"]]), _crowding(pieces["updates"].values())
+        links[WITHIN] = fit_link(pieces["messages"]["bytes"], pieces["messages"]["seconds"], cores)
     for rate in rates:
         with open_hosts(2, rate) as hosts:
             messages = time_in_workers(measure_messages, {"": spec.override(workers=2)}, {"seconds": seconds}, hosts)
-        links[rate] = _fit_link(messages, 2)
+        links[rate] = fit_link(messages["bytes"], messages["seconds"], 2)
     return Calibration(plain, noise, update, float(pieces["gradient_bytes"]), crowding, update_crowding, cores, links)
 
 
@@ -156,28 +152,19 @@ def _workers_per_host(spec: RunSpec) -> int:
     return cores // (spec.machine.threads or 1)
 
 
-def _crowding(points: Iterable[Mapping[str, float]]) -> float:
+def _crowding(timings: Iterable[Mapping[str, list[float]]]) -> float:
     """Geometric mean of the slow-down when all cores do the same, at least 1."""
-    ratios = [math.log(point["together"] / point["alone"]) for point in points]
-    return max(1.0, math.exp(sum(ratios) / len(ratios)))
-
-
-def _fit_compute(points: Sequence[Mapping[str, float]]) -> Compute:
-    loads = [Load(**{field.name: point[field.name] for field in fields(Load)}) for point in points]
-    return fit_compute(loads, [point["alone"] for point in points])
-
-
-def _fit_link(points: Sequence[Mapping[str, float]], members: int) -> Link:
-    return fit_link([point["bytes"] for point in points], [point["seconds"] for point in points], members)
+    ratios = [np.log(np.divide(timing["together"], timing["alone"])) for timing in timings]
+    return max(1.0, float(np.exp(np.mean(ratios))))
 
 
 def measure_pieces(specs: Mapping[str, RunSpec], world: World, *, seconds: float) -> dict[str, Any]:
     """Measure the pieces of a step, each for about so long, as one of the workers; the first one's result is complete.
 
     Returns:
-        `plain` and `noise`: load and seconds of one worker's computing `alone`, by shape; `crowd`: for some shapes also
-        those of the slowest of all workers `together`; `updates`: both, by optimizer; `messages`: bytes and seconds of
-        all-reduces; and `gradient_bytes`.
+        `plain` and `noise`: loads and seconds of one worker's computing `alone`, by shape; `crowd`: for some shapes
+        also those of the slowest of all workers `together`; `updates`: both, by optimizer; `messages`: bytes and
+        seconds of all-reduces; and `gradient_bytes`.
     """
     timer = _PieceTimer(specs, world, seconds)
     pieces: dict[str, Any] = {kind: timer.computing(kind, SHAPES) for kind in ("plain", "noise")}
@@ -189,7 +176,7 @@ def measure_pieces(specs: Mapping[str, RunSpec], world: World, *, seconds: float
     return pieces | {"gradient_bytes": timer.training.gradient.flat.nbytes}
 
 
-def measure_messages(specs: Mapping[str, RunSpec], world: World, *, seconds: float) -> list[dict[str, float]]:
+def measure_messages(specs: Mapping[str, RunSpec], world: World, *, seconds: float) -> dict[str, list[float]]:
     """Measure only the messages of `measure_pieces`."""
     return _PieceTimer(specs, world, seconds).messages()
 
@@ -214,24 +201,23 @@ class _PieceTimer:
         recipes = {kind: spec.resolved().recipe for kind, spec in specs.items()}
         self.steps = {kind: build_step(recipe.method, recipe.options) for kind, recipe in recipes.items()}
 
-    def computing(self, kind: str, shapes: Sequence[Shape], together: bool = False) -> list[dict[str, float]]:
-        """Load and seconds of a step's computing for each shape; shapes take turns, as batches of a run do."""
+    def computing(self, kind: str, shapes: Sequence[Shape], together: bool = False) -> dict[str, list[Any]]:
+        """Loads and seconds of a step's computing by shape; shapes take turns, as batches of a run do."""
         self.training.step_function = self.steps[kind]
-        timings = self._repeat([partial(self._accumulate, shape) for shape in shapes], together)
         plans = [self.batches[shape][0] for shape in shapes]
         loads = [vars(planned_load(plan, plan.global_batch(0))) for plan in plans]
-        return [{**load, **timing} for load, timing in zip(loads, timings, strict=True)]
+        return {"loads": loads, **self._repeat([partial(self._accumulate, shape) for shape in shapes], together)}
 
-    def update(self, optimizer: str) -> dict[str, float]:
+    def update(self, optimizer: str) -> dict[str, list[float]]:
         """Seconds of an update."""
         from scala_lab.optim.build import build_optimizer
 
         optim = RunSpec.of(optimizer=optimizer).resolved().optim
         self.training.spec = replace(self.training.spec, optim=optim)
         self.training.optimizer = build_optimizer(self.training.model, optim, 1e-6)
-        return self._repeat([lambda: self.training.update(0)], together=True, fill_caches=True)[0]
+        return self._repeat([lambda: self.training.update(0)], together=True, fill_caches=True)
 
-    def messages(self) -> list[dict[str, float]]:
+    def messages(self) -> dict[str, list[float]]:
         """Bytes and seconds of all-reduces, on the worker that comes last and waits for nobody; empty on others."""
         import torch
 
@@ -240,18 +226,17 @@ class _PieceTimer:
         rounds = self._rounds(lambda: [self._attempt(send, fill_caches=True)[0] for send in sends])
         everyone = self.world.gather(rounds)  # (workers, rounds, sizes)
         if everyone is None:
-            return []
-        medians = np.median(np.min(everyone, axis=0), axis=0).tolist()
-        return [{"bytes": float(size), "seconds": seconds} for size, seconds in zip(sizes, medians, strict=True)]
+            return {}
+        return {"bytes": list(map(float, sizes)), "seconds": np.median(np.min(everyone, axis=0), axis=0).tolist()}
 
     def _repeat(
         self, pieces: list[Callable[[], Any]], together: bool, fill_caches: bool = False
-    ) -> list[dict[str, float]]:
+    ) -> dict[str, list[float]]:
         """Time pieces in turns; only the first worker has a result.
 
         Returns:
-            For each piece the first worker's seconds while the others wait, as `alone`; and those of the slowest worker
-            when all begin at once, as `together`, if that is asked for.
+            Seconds by piece: of the first worker `alone`, while the others wait; and of the slowest worker, all
+            beginning at once, `together` if that is wanted, else 0.
         """
 
         def one_round() -> list[tuple[float, float]]:
@@ -267,10 +252,10 @@ class _PieceTimer:
 
         everyone = self.world.gather(self._rounds(one_round))
         if everyone is None:
-            return [{} for _ in pieces]
+            return {}
         seconds = np.array(everyone)  # (workers, rounds, pieces, 2)
-        alone, crowd = np.median(seconds[0, ..., 0], axis=0), np.median(seconds[..., 1].max(axis=0), axis=0)
-        return [{"alone": own, "together": all_} for own, all_ in zip(alone.tolist(), crowd.tolist(), strict=True)]
+        alone, slowest = np.median(seconds[0, ..., 0], axis=0), np.median(seconds[..., 1].max(axis=0), axis=0)
+        return {"alone": alone.tolist(), "together": slowest.tolist()}
 
     def _rounds(self, one_round: Callable[[], list[Any]]) -> list[list[Any]]:
         """Run as many rounds as fit into the time, after a first one that does not count."""

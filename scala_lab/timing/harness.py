@@ -2,7 +2,7 @@
 
 Methods take turns within every step and share its rows, so that what drifts on the machine affects all of them alike
 and their steps can be compared in pairs. Communication is measured, not inferred: several workers run each step with
-the all-reduce and again without it, on the same rows. The trainer overlaps the all-reduce with nothing, so the phases
+the all-reduce and again without it, on the same rows. The trainer overlaps no computing with the all-reduce: the phases
 of a step sum to the step, and what it takes longer than without communication is exposed communication. A worker that
 computes has a core to itself; where other processes took more than `MAX_LOST` of its time, all workers repeat the step.
 
@@ -48,14 +48,9 @@ MAX_ATTEMPTS = 4
 def phases(
     runs: Sequence[RunResult], *, names: Sequence[str], steps: int, warmup: int, threads: int = 1
 ) -> dict[str, Any]:
-    """Measure the seconds of each phase of a step in this process, methods in turns.
+    """Measure the seconds of each phase of a step in this process, methods in turns, after some steps of warm-up.
 
-    Args:
-        runs: One run per method, on the same task and batch size; only its spec is used.
-        names: Of the methods.
-        steps: Steps that count, after `warmup` others.
-        warmup: Steps that do not.
-        threads: Of the process.
+    Each run stands for a method, all on the same task and batch size; only its spec is used.
 
     Returns:
         `method:phase` as a list over steps for every phase of a method, `method:step` for the whole step, and

@@ -77,12 +77,8 @@ class Hosts:
 def open_hosts(count: int, rate: str | None = None) -> Iterator[Hosts]:
     """Bring up hosts on this machine, until the block or this process ends.
 
-    Args:
-        count: How many.
-        rate: Of each link in each direction, as tc writes it: `200mbit`, `10gbit`; None for no limit.
-
-    Raises:
-        UserError: This machine or this user cannot have them, or the rate is malformed.
+    The rate is that of each link in each direction, as tc writes it (`200mbit`, `10gbit`); None for no limit. Raises a
+    UserError where this machine or this user cannot have hosts.
     """
     bits = None if rate is None else bits_per_second(rate)
     lack = unsupported_reason()

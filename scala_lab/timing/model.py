@@ -44,12 +44,7 @@ class Load:
 
 
 def even_load(batch_size: int, workers: int, micro_batch: int, length: float) -> Load:
-    """The load of the busiest worker when rows of one length are dealt evenly.
-
-    Example:
-        >>> even_load(100, workers=3, micro_batch=16, length=10.0)
-        Load(micro_batches=3, rows=34, tokens=340.0, squares=3400.0)
-    """
+    """The load of the busiest worker when rows of one length are dealt evenly."""
     rows = math.ceil(batch_size / workers)
     return Load(math.ceil(rows / micro_batch), rows, rows * length, rows * length**2)
 

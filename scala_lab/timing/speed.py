@@ -70,17 +70,13 @@ def _sample_of(spec: RunSpec) -> Prepared:
 @functools.lru_cache(maxsize=32)
 def _sample(data: DataSpec, model: str) -> Prepared:
     from scala_lab.data.sources import load_task
-    from scala_lab.data.tables import Rows
     from scala_lab.data.tokens import tokenise
     from scala_lab.models.loading import load_tokenizer, quiet_transformers
     from scala_lab.training.preparation import Prepared
 
     quiet_transformers()
     tokenizer, loaded = load_tokenizer(model), load_task(data)
-    rows = loaded.train
-    chosen = np.random.default_rng(0).permutation(len(rows))[:SAMPLE_ROWS]
-    second = None if rows.second is None else [rows.second[row] for row in chosen]
-    sample = Rows([rows.first[row] for row in chosen], second, rows.labels[chosen])
+    sample = loaded.train.take(np.random.default_rng(0).permutation(len(loaded.train))[:SAMPLE_ROWS])
     return Prepared(loaded.task, tokenizer, tokenise(sample, tokenizer, data.max_length), {}, None, {}, {})
 
 
