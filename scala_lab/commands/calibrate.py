@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,11 +15,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from scala_lab.timing.calibration import Calibration
-    from scala_lab.timing.model import Compute, Workload
+    from scala_lab.timing.model import Workload
 
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 SMALL_BATCH = 32
-"""Stands beside the batch size that was asked for: what the paper's baseline has."""
+"""The batch size of the paper's baseline; projected beside the spec's."""
 
 
 @dataclass(frozen=True)
@@ -76,24 +77,20 @@ def _show_constants(console: Console, calibration: Calibration) -> None:
 
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, computing in (("plain step", calibration.plain), ("step with noise", calibration.noise)):
-        table.add_row(name, _describe(computing))
+        table.add_row(
+            name,
+            f"{1e3 * computing.per_step:.2f} ms + {1e3 * computing.per_micro_batch:.2f} ms per micro-batch "
+            f"+ {1e6 * computing.per_row:.1f} µs per row + {1e6 * computing.per_token:.2f} µs per token "
+            f"+ {1e9 * computing.per_square:.2f} ns per squared length",
+        )
     for name, seconds in calibration.update.items():
         table.add_row(f"{name} update", f"{1e3 * seconds:.2f} ms")
     slower = f"computing {calibration.crowding:.2f} times as long, updates {calibration.update_crowding:.2f} times"
     table.add_row("all cores busy", f"{slower}, {calibration.cores} workers")
     for name, link in calibration.links.items():
-        speed = f"{1e6 * link.latency:.0f} µs a round, {link.bandwidth / 1e6:,.0f} MB/s"
-        table.add_row("link", f"{name}: {speed}")
+        table.add_row("link", f"{name}: {1e6 * link.latency:.0f} µs a round, {link.bandwidth / 1e6:,.0f} MB/s")
     table.add_row("gradient", f"{calibration.gradient_bytes / 1e6:.1f} MB")
     console.print(table, highlight=False)
-
-
-def _describe(computing: Compute) -> str:
-    return (
-        f"{1e3 * computing.per_step:.2f} ms + {1e3 * computing.per_micro_batch:.2f} ms per micro-batch "
-        f"+ {1e6 * computing.per_row:.1f} µs per row + {1e6 * computing.per_token:.2f} µs per token "
-        f"+ {1e9 * computing.per_square:.2f} ns per squared length"
-    )
 
 
 def _show_projection(console: Console, calibration: Calibration, spec: RunSpec) -> None:
@@ -101,23 +98,21 @@ def _show_projection(console: Console, calibration: Calibration, spec: RunSpec) 
 
     from scala_lab.timing.model import best_workers, epoch_seconds
 
-    work, size = _workload(spec), spec.batches.batch_size
-    models = {name: calibration.model(name, calibration.cores) for name in calibration.links} or {
-        "one host": calibration.model()
+    work = _workload(spec)
+    models = {name: calibration.model(name, calibration.cores) for name in calibration.links}
+    columns = {
+        f"B={batch}, {name}": (model, work, batch)
+        for name, model in (models or {"one host": calibration.model()}).items()
+        for batch in (SMALL_BATCH, spec.batches.batch_size)
     }
-    columns = [
-        (f"B={batch}, {name}", model, batch)
-        for name, model in models.items()
-        for batch in dict.fromkeys((SMALL_BATCH, size))
-    ]
-    table = Table("workers", *(title for title, _, _ in columns), box=None, pad_edge=False)
+    table = Table("workers", *columns, box=None, pad_edge=False)
     for workers in WORKERS:
-        seconds = [epoch_seconds(model, work, batch, workers) for _, model, batch in columns]
-        table.add_row(f"{workers}", *("" if value != value else f"{value:.3g} s" for value in seconds))
+        seconds = [epoch_seconds(*column, workers) for column in columns.values()]
+        table.add_row(f"{workers}", *("" if math.isnan(value) else f"{value:.3g} s" for value in seconds))
     console.print(f"\nprojected seconds per epoch of {work.rows:,} rows of {spec.data.task}", highlight=False)
     console.print(table, highlight=False)
-    for title, model, batch in columns:
-        console.print(f"{title}: shortest on {best_workers(model, work, batch, WORKERS)} workers", highlight=False)
+    for title, column in columns.items():
+        console.print(f"{title}: shortest on {best_workers(*column, WORKERS)} workers", highlight=False)
 
 
 def _workload(spec: RunSpec) -> Workload:
@@ -126,8 +121,8 @@ def _workload(spec: RunSpec) -> Workload:
     from scala_lab.training.preparation import prepare
 
     lengths = prepare(spec).train.lengths
-    recipe, epochs = spec.recipe, spec.optim.epochs
+    recipe = spec.recipe
     noisy = find_recipe(recipe.method).step == "scala" and bool(recipe.lambda_)
-    share = max(0.0, 1 - (recipe.delay or 0.0) / epochs) if noisy else 0.0
+    share = max(0.0, 1 - (recipe.delay or 0.0) / spec.optim.epochs) if noisy else 0.0
     optimizer = "adamw" if spec.optim.optimizer == "adamw" else "lamb"
     return Workload(len(lengths), float(lengths.mean()), spec.batches.micro_batch, optimizer, share)

@@ -1,48 +1,60 @@
-"""A model of time for this machine, from about a minute of measuring its pieces.
+"""The constants of this machine's time model, from about a minute of measuring its pieces.
 
-One worker computes made-up batches and updates, then as many as fill the cores compute at once and exchange messages,
-and workers on two hosts of this machine exchange messages over a link of a given rate, where that can be had. No step
-of a run is timed, so that runs can tell whether the model is right.
+One worker computes synthetic batches of several shapes, and updates, through the trainer's own step; then as many
+workers as fill the cores compute at once and exchange messages; and workers on two hosts of this machine exchange
+messages over links of given rates, where it can have hosts. What one worker takes alone is measured while the others
+wait, in turns with what all take at once, so that their ratio does not depend on what the machine does over a minute.
+No step of a run is timed, so that runs can tell whether the model is right.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
-from pathlib import Path
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from scala_lab.batches import BatchPlan
 from scala_lab.config import RunSpec
-from scala_lab.timing.hosts import open_hosts
-from scala_lab.timing.model import FREE, Compute, Link, Load, Network, StepModel, fit_compute, fit_link
+from scala_lab.data.tokens import TokenSplit
+from scala_lab.timing.harness import barrier, time_call, time_in_workers, undisturbed
+from scala_lab.timing.hosts import open_hosts, unsupported_reason
+from scala_lab.timing.model import FREE, Compute, Link, Load, Network, StepModel, fit_compute, fit_link, planned_load
 
 if TYPE_CHECKING:
-    from scala_lab.training.distributed import WorkerLauncher
-
+    from scala_lab.training.distributed import World
+    from scala_lab.training.run_dir import RunResult
 
 WITHIN = "within a host"
 """Name of the link class between workers of one host; others go by their rate."""
 PIECE_SECONDS = 5.0
 """About how long each piece is measured for; there are six, and one for each rate."""
 
+Shape = tuple[int, int, int]
+"""Rows, tokens of the longest row, and maximum rows of a micro-batch."""
+SHAPES = (*((rows, 12, rows) for rows in (2, 8, 32, 64)), (64, 12, 16), (32, 24, 32), (16, 40, 16), (32, 40, 32))
+"""Small and large ones, one that is cut, and longer ones."""
+CROWD = ((8, 12, 8), (32, 12, 32), (16, 40, 16))
+"""Those of them that all workers run at once, to see how much they slow one another down."""
+CACHE_FILLER = CROWD[0]
+"""Runs before every update and message, which a run meets with its caches full of something else."""
+MESSAGES = (1 << 10, 1 << 16, 1 << 20, 1 << 21)
+"""Bytes of the messages beside the gradient itself."""
+MIN_ROUNDS, MAX_ROUNDS = 3, 15
+"""How often a piece is measured."""
+
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was measured, as constants.
+    """The measured constants of a `StepModel`.
 
-    Attributes:
-        plain: Computing of a step without noise.
-        noise: Computing of a step with noise.
-        update: Seconds of an update, by optimizer.
-        gradient_bytes: What workers exchange.
-        crowding: What computing takes longer by when all cores compute.
-        update_crowding: What an update takes longer by then: it is bound by memory, which cores share.
-        cores: How many workers fill a host.
-        links: By name: `WITHIN`, and the rates of links between hosts.
+    `cores` workers fill a host; `links` are `WITHIN` and those between hosts, by rate. Updates have a crowding of their
+    own, because they are bound by memory, which cores share.
     """
 
     plain: Compute
@@ -55,11 +67,9 @@ class Calibration:
     links: Mapping[str, Link]
 
     def model(self, link: str = WITHIN, per_host: int | None = None) -> StepModel:
-        """A model of time for workers that talk over a link class.
+        """Build a time model for hosts that are joined by a link class.
 
-        Args:
-            link: Between hosts.
-            per_host: Workers on each host; default as many as fill this one, or 1 for a link between hosts.
+        On each host are `per_host` workers; default as many as fill this one, or 1 for a link between hosts.
         """
         if per_host is None:
             per_host = self.cores if link == WITHIN else 1
@@ -68,7 +78,7 @@ class Calibration:
         return StepModel(self.plain, self.noise, self.update, self.gradient_bytes, network, **factors)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values and lists, ready for JSON; a bandwidth without limit is None."""
+        """Plain values and lists, ready for JSON; an infinite bandwidth is None."""
         links = self.links.values()
         return {
             "plain": list(astuple(self.plain)),
@@ -84,7 +94,7 @@ class Calibration:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Calibration:
         """The calibration that `to_dict` wrote."""
-        lines = zip(values["links"], values["latency"], values["bandwidth"], strict=True)
+        links = zip(values["links"], values["latency"], values["bandwidth"], strict=True)
         return cls(
             Compute(*values["plain"]),
             Compute(*values["noise"]),
@@ -93,8 +103,16 @@ class Calibration:
             values["crowding"],
             values["update_crowding"],
             int(values["cores"]),
-            {name: Link(latency, math.inf if speed is None else speed) for name, latency, speed in lines},
+            {name: Link(latency, math.inf if speed is None else speed) for name, latency, speed in links},
         )
+
+
+def calibration(runs: Sequence[RunResult], *, rates: Sequence[str], seconds: float, threads: int = 1) -> dict[str, Any]:
+    """Measure the machine for a study, with the spec of its one run, keeping `threads` cores busy; see `calibrate`.
+
+    Links between hosts are left out where this machine cannot have hosts.
+    """
+    return calibrate(runs[0].spec, rates if unsupported_reason() is None else (), seconds).to_dict()
 
 
 def calibrate(spec: RunSpec, rates: Sequence[str] = (), seconds: float = PIECE_SECONDS) -> Calibration:
@@ -102,64 +120,178 @@ def calibrate(spec: RunSpec, rates: Sequence[str] = (), seconds: float = PIECE_S
 
     Args:
         spec: Model, task (for its head and tokens), threads of a worker, device.
-        rates: Links between two hosts of this machine to measure as well; see `open_hosts`.
+        rates: Links between two hosts of this machine to measure as well; a UserError where it cannot have hosts.
         seconds: About how long each piece is measured for.
-
-    Raises:
-        UserError: Rates are given, and this machine cannot have hosts.
     """
     spec = spec.override(workers=1, max_steps=1).resolved()
-    threads = spec.machine.threads or 1
-    cores = max(1, _places_for_workers(spec) // threads)
-    pieces = ["computing", *(["crowd"] if cores > 1 else []), "updates", *(["messages"] if cores > 1 else [])]
-    found = _measure(spec.override(workers=cores), pieces, seconds)
-    plain, noise = (_compute(found["computing"][kind]) for kind in ("plain", "noise"))
-    update = {name: point["alone"] for name, point in found["updates"].items()}
+    cores = max(1, _workers_per_host(spec))
+    pieces = time_in_workers(measure_pieces, {"": spec.override(workers=cores)}, {"seconds": seconds})
+    plain, noise = (
+        fit_compute([Load(**load) for load in pieces[kind]["loads"]], pieces[kind]["alone"])
+        for kind in ("plain", "noise")
+    )
+    update = {name: point["alone"][0] for name, point in pieces["updates"].items()}
     crowding, update_crowding, links = 1.0, 1.0, {}
     if cores > 1:
-        crowding, update_crowding = _crowding(found["crowd"]), _crowding(found["updates"].values())
-        links[WITHIN] = _fit(found["messages"], cores)
+        crowding, update_crowding = _crowding([pieces["crowd"]]), _crowding(pieces["updates"].values())
+        links[WITHIN] = fit_link(pieces["messages"]["bytes"], pieces["messages"]["seconds"], cores)
     for rate in rates:
         with open_hosts(2, rate) as hosts:
-            links[rate] = _fit(_measure(spec.override(workers=2), ["messages"], seconds, hosts)["messages"], 2)
-    return Calibration(plain, noise, update, float(found["gradient_bytes"]), crowding, update_crowding, cores, links)
+            messages = time_in_workers(measure_messages, {"": spec.override(workers=2)}, {"seconds": seconds}, hosts)
+        links[rate] = fit_link(messages["bytes"], messages["seconds"], 2)
+    return Calibration(plain, noise, update, float(pieces["gradient_bytes"]), crowding, update_crowding, cores, links)
 
 
-def _places_for_workers(spec: RunSpec) -> int:
-    """GPUs, or cores."""
+def _workers_per_host(spec: RunSpec) -> int:
+    """How many workers fill this host: GPUs, or cores over the threads of a worker."""
     if spec.machine.device == "cuda":
         import torch
 
-        return torch.cuda.device_count() * (spec.machine.threads or 1)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+        return torch.cuda.device_count()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    return cores // (spec.machine.threads or 1)
 
 
-def _measure(
-    spec: RunSpec, pieces: list[str], seconds: float, launcher: WorkerLauncher | None = None
-) -> dict[str, Any]:
-    from scala_lab.training.distributed import run_workers
-
-    spec = spec.resolved()
-    with tempfile.TemporaryDirectory(prefix="scala-lab-calibration-") as folder:
-        file = Path(folder) / "found.json"
-        job = {"spec": spec.to_dict(), "pieces": pieces, "seconds": seconds, "found": str(file)}
-        run_workers("scala_lab.timing.calibration_worker", job, spec.machine, launcher=launcher)
-        return json.loads(file.read_text())
+def _crowding(timings: Iterable[Mapping[str, list[float]]]) -> float:
+    """Geometric mean of the slow-down when all cores do the same, at least 1."""
+    ratios = [np.log(np.divide(timing["together"], timing["alone"])) for timing in timings]
+    return max(1.0, float(np.exp(np.mean(ratios))))
 
 
-def _crowding(points: Iterable[Mapping[str, float]]) -> float:
-    """What things take longer by when all cores do them: the mean of the logarithms, at least 1."""
-    ratios = [math.log(point["seconds"] / point["alone"]) for point in points]
-    return max(1.0, math.exp(sum(ratios) / len(ratios)))
+def measure_pieces(specs: Mapping[str, RunSpec], world: World, *, seconds: float) -> dict[str, Any]:
+    """Measure the pieces of a step, each for about so long, as one of the workers; the first one's result is complete.
+
+    Returns:
+        `plain` and `noise`: loads and seconds of one worker's computing `alone`, by shape; `crowd`: for some shapes
+        also those of the slowest of all workers `together`; `updates`: both, by optimizer; `messages`: bytes and
+        seconds of all-reduces; and `gradient_bytes`.
+    """
+    timer = _PieceTimer(specs, world, seconds)
+    pieces: dict[str, Any] = {kind: timer.computing(kind, SHAPES) for kind in ("plain", "noise")}
+    if world.size > 1:
+        pieces["crowd"] = timer.computing("plain", CROWD, together=True)
+    pieces["updates"] = {name: timer.update(name) for name in ("adamw", "lamb")}
+    if world.size > 1:
+        pieces["messages"] = timer.messages()
+    return pieces | {"gradient_bytes": timer.training.gradient.flat.nbytes}
 
 
-def _load(point: Mapping[str, float]) -> Load:
-    return Load(**{each.name: point[each.name] for each in fields(Load)})
+def measure_messages(specs: Mapping[str, RunSpec], world: World, *, seconds: float) -> dict[str, list[float]]:
+    """Measure only the messages of `measure_pieces`."""
+    return _PieceTimer(specs, world, seconds).messages()
 
 
-def _compute(points: Sequence[Mapping[str, float]]) -> Compute:
-    return fit_compute([_load(point) for point in points], [point["seconds"] for point in points])
+class _PieceTimer:
+    """A trainer that is given synthetic batches."""
+
+    def __init__(self, specs: Mapping[str, RunSpec], world: World, seconds: float) -> None:
+        from scala_lab.methods.base import build_step
+        from scala_lab.training.distributed import World
+        from scala_lab.training.preparation import prepare
+        from scala_lab.training.trainer import Training
+
+        (spec,) = specs.values()
+        self.world, self.seconds = world, seconds
+        self.training = Training(spec, prepare(spec), world)
+        self.training.model.train()
+        self.alone = World(0, 1, world.device)
+        self.training.world = self.alone  # each worker runs the whole synthetic batch
+        self.batches = {shape: _synthetic_batch(self.training.data.train, *shape) for shape in SHAPES}
+        specs = {"plain": RunSpec.of(method="plain"), "noise": RunSpec.of(method="scala", delay=0.0)}
+        recipes = {kind: spec.resolved().recipe for kind, spec in specs.items()}
+        self.steps = {kind: build_step(recipe.method, recipe.options) for kind, recipe in recipes.items()}
+
+    def computing(self, kind: str, shapes: Sequence[Shape], together: bool = False) -> dict[str, list[Any]]:
+        """Loads and seconds of a step's computing by shape; shapes take turns, as batches of a run do."""
+        self.training.step_function = self.steps[kind]
+        plans = [self.batches[shape][0] for shape in shapes]
+        loads = [vars(planned_load(plan, plan.global_batch(0))) for plan in plans]
+        return {"loads": loads, **self._repeat([partial(self._accumulate, shape) for shape in shapes], together)}
+
+    def update(self, optimizer: str) -> dict[str, list[float]]:
+        """Seconds of an update."""
+        from scala_lab.optim.build import build_optimizer
+
+        optim = RunSpec.of(optimizer=optimizer).resolved().optim
+        self.training.spec = replace(self.training.spec, optim=optim)
+        self.training.optimizer = build_optimizer(self.training.model, optim, 1e-6)
+        return self._repeat([lambda: self.training.update(0)], together=True, fill_caches=True)
+
+    def messages(self) -> dict[str, list[float]]:
+        """Bytes and seconds of all-reduces, on the worker that comes last and waits for nobody; empty on others."""
+        import torch
+
+        sizes = (*MESSAGES, self.training.gradient.flat.nbytes)
+        sends = [partial(self.world.sum, torch.zeros(size // 4, device=self.world.device)) for size in sizes]
+        rounds = self._rounds(lambda: [self._attempt(send, fill_caches=True)[0] for send in sends])
+        everyone = self.world.gather(rounds)  # (workers, rounds, sizes)
+        if everyone is None:
+            return {}
+        return {"bytes": list(map(float, sizes)), "seconds": np.median(np.min(everyone, axis=0), axis=0).tolist()}
+
+    def _repeat(
+        self, pieces: list[Callable[[], Any]], together: bool, fill_caches: bool = False
+    ) -> dict[str, list[float]]:
+        """Time pieces in turns; only the first worker has a result.
+
+        Returns:
+            Seconds by piece: of the first worker `alone`, while the others wait; and of the slowest worker, all
+            beginning at once, `together` if that is wanted, else 0.
+        """
+
+        def one_round() -> list[tuple[float, float]]:
+            pairs = []
+            for piece in pieces:
+                attempt = partial(self._attempt, piece, fill_caches)
+                alone = undisturbed(attempt, self.alone) if self.world.leads else 0.0
+                barrier(self.world)
+                crowd = undisturbed(partial(attempt, wait=True), self.world) if together else 0.0
+                barrier(self.world)
+                pairs.append((alone, crowd))
+            return pairs
+
+        everyone = self.world.gather(self._rounds(one_round))
+        if everyone is None:
+            return {}
+        seconds = np.array(everyone)  # (workers, rounds, pieces, 2)
+        alone, slowest = np.median(seconds[0, ..., 0], axis=0), np.median(seconds[..., 1].max(axis=0), axis=0)
+        return {"alone": alone.tolist(), "together": slowest.tolist()}
+
+    def _rounds(self, one_round: Callable[[], list[Any]]) -> list[list[Any]]:
+        """Run as many rounds as fit into the time, after a first one that does not count."""
+        import torch
+
+        began = time.perf_counter()
+        one_round()
+        fitting = round(self.seconds / (time.perf_counter() - began))
+        count = torch.tensor([min(MAX_ROUNDS, max(MIN_ROUNDS, fitting))], device=self.world.device)
+        self.world.share_from_leader([count])
+        return [one_round() for _ in range(int(count))]
+
+    def _attempt(self, piece: Callable[[], Any], fill_caches: bool, wait: bool = False) -> tuple[float, float]:
+        """Seconds of a piece, all workers beginning at once if they `wait`; and the share lost to other processes."""
+        if fill_caches:
+            self._accumulate(CACHE_FILLER)
+        if wait:
+            barrier(self.world)
+        seconds, idle = time_call(piece, self.world)
+        return seconds, idle / seconds
+
+    def _accumulate(self, shape: Shape) -> None:
+        """Compute the gradient of a synthetic batch."""
+        self.training.plan, split = self.batches[shape]
+        self.training.data = replace(self.training.data, train=split)
+        self.training.accumulate(0)
 
 
-def _fit(points: Sequence[Mapping[str, float]], members: int) -> Link:
-    return fit_link([point["bytes"] for point in points], [point["seconds"] for point in points], members)
+def _synthetic_batch(tokens: TokenSplit, rows: int, longest: int, micro_batch: int) -> tuple[BatchPlan, TokenSplit]:
+    """A batch made of a task's tokens, and a plan that cuts it only where a micro-batch is full.
+
+    The shortest rows are about a third shorter than the longest: batches of a run hardly ever lack padding.
+    """
+    lengths = longest - (np.arange(rows) * 5 // rows) * longest // 15
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    ids = np.resize(tokens.ids, offsets[-1])
+    types = None if tokens.type_ids is None else np.zeros_like(ids)
+    plan = BatchPlan(lengths, rows, micro_batch, part_cost=float(rows * longest))
+    return plan, TokenSplit(ids, offsets, types, np.resize(tokens.labels, rows))

@@ -1,4 +1,4 @@
-"""How much arithmetic a model's passes are, and how much of it a machine does in a second."""
+"""Floating-point operations of a model's forward pass, and how many a machine does per second."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 MATRIX = 1024
-"""Width of the matrices that the machine's rate is measured with: large enough that nothing but arithmetic counts."""
+"""Width of the matrices that a machine's rate is measured with: large enough that nothing but arithmetic counts."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class ForwardFlops:
         flops(T) = per_row + per_token * T + per_square * T^2
 
     Linear layers give the first two, attention the third: q k^T and its product with v take 2 T^2 d each, in every
-    layer. Embeddings, normalisation and activations are not counted, padding neither: it is the model's arithmetic,
-    not what an implementation makes of it.
+    layer. Embeddings, normalisation, activations and padding are not counted: it is the model's arithmetic, not what
+    an implementation makes of it.
     """
 
     per_row: float
@@ -38,7 +38,7 @@ class ForwardFlops:
 
 
 def forward_flops(model: Any) -> ForwardFlops:
-    """Count what a classifier does, by watching its linear layers on two rows of different length."""
+    """Count a classifier's operations from its linear layers' outputs on two rows of different length."""
     short, long = 4, 8
     at_short, at_long = _linear_flops(model, short), _linear_flops(model, long)
     per_token = (at_long - at_short) / (long - short)
@@ -49,30 +49,31 @@ def forward_flops(model: Any) -> ForwardFlops:
 def _linear_flops(model: Any, length: int) -> float:
     import torch
 
-    counted = 0.0
+    counts = []
 
     def count(layer: torch.nn.Linear, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-        nonlocal counted
-        counted += 2.0 * layer.in_features * output.numel()
+        counts.append(2.0 * layer.in_features * output.numel())
 
     hooks = [layer.register_forward_hook(count) for layer in model.modules() if isinstance(layer, torch.nn.Linear)]
     training = model.training
     try:
-        device = next(model.parameters()).device
+        ids = torch.zeros((1, length), dtype=torch.long, device=next(model.parameters()).device)
         with torch.no_grad():
-            ids = torch.zeros((1, length), dtype=torch.long, device=device)
             model.eval()(input_ids=ids, attention_mask=torch.ones_like(ids))
     finally:
         model.train(training)
         for hook in hooks:
             hook.remove()
-    return counted
+    return sum(counts)
 
 
-def matmul_rate(device: torch.device, dtype: torch.dtype, seconds: float = 0.2) -> float:
-    """Operations per second of this process in large products of matrices, at its best within some time."""
+def matmul_rate(device: torch.device, precision: str, seconds: float = 0.2) -> float:
+    """Operations per second of this process in products of large matrices: the best product within some time."""
     import torch
 
+    from scala_lab.training.precision import AUTOCAST
+
+    dtype = torch.float64 if precision == "float64" else AUTOCAST.get(precision, torch.float32)
     left, right = torch.randn(2, MATRIX, MATRIX, device=device).to(dtype)
     best, end = 0.0, time.perf_counter() + seconds
     while best == 0 or time.perf_counter() < end:

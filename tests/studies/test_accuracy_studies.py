@@ -17,7 +17,7 @@ from scala_lab.study.profiles import EMBEDDED, PAPER
 from scala_lab.sweep.cells import Measurement
 from scala_lab.timing.calibration import WITHIN, Calibration
 from scala_lab.timing.model import Compute, Link
-from studies import _paper_tables, _run_times, adaptive_delay, generalizability, lr_scaling, main_results
+from studies import _paper_tables, adaptive_delay, generalizability, lr_scaling, main_results
 from studies._timings import RATES
 from tests.studies.synthetic import records_of
 
@@ -192,7 +192,7 @@ def test_times_of_runs_are_those_of_their_steps_on_as_many_workers():
     records = records_of(cells)
     paces = {"baseline": 0.1, "LAMB": 1.0, "ScaLA with noise": 4.0, "ScaLA-effective with noise": 3.0}
     for cell in cells:
-        if cell.labels.get("kind") != _run_times.TIMES:
+        if cell.labels.get("kind") != main_results.TIMES:
             continue
         result = {"matmul_rate": 1e9, "gradient_bytes": 1000}
         for name in cell.what.settings["names"]:
@@ -221,9 +221,9 @@ def test_more_workers_than_were_measured_are_projected_and_marked():
         *(1e6, 1.0, 1.0, 2, {WITHIN: Link(0.0, math.inf), RATES[0]: Link(0.0, 1e8)}),
     )
     for cell in cells:
-        if cell.labels.get("kind") == _run_times.CONSTANTS:
+        if cell.labels.get("kind") == main_results.CONSTANTS:
             records.measurements[cell.key] = {"status": "finished", "result": constants.to_dict()}
-        elif cell.labels.get("kind") == _run_times.TIMES:
+        elif cell.labels.get("kind") == main_results.TIMES:
             result = {}
             for name in cell.what.settings["names"]:
                 result |= {f"{name}:step": [1.0], f"{name}:steps_per_epoch": 10}

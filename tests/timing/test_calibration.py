@@ -41,7 +41,7 @@ def test_workers_apart_talk_over_the_link_between_hosts():
 
 
 def test_this_machine_can_be_calibrated(tiny_bert, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_places_for_workers", lambda spec: 2)
+    monkeypatch.setattr(module, "_workers_per_host", lambda spec: 2)
     rows = write_rows(tmp_path / "rows.csv", 60)
     spec = RunSpec.of(task=str(rows), text_columns=("text",), label_column="label", model=str(tiny_bert), threads=1)
     found = calibrate(spec, seconds=0.02)

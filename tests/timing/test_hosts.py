@@ -40,7 +40,7 @@ print(time.perf_counter() - started)
 """
 HOLD = """
 import os, subprocess, time
-from scala_lab.scaling.hosts import open_hosts
+from scala_lab.timing.hosts import open_hosts
 with open_hosts(2, "1gbit") as hosts:
     names = [os.readlink(f"/proc/{holder}/ns/net") for holder in hosts.holders]
     started = subprocess.Popen(hosts.command(1, ["sleep", "1200"]))
@@ -107,7 +107,7 @@ def test_a_link_is_no_faster_than_its_rate_in_either_direction():
                 seconds = float(run(hosts.command(receiver, [sys.executable, "-c", RECEIVE, address])))
                 sending.succeed()
             # what the bucket lets through at once is not waited for
-            assert seconds >= 8 * (size - 2 * module.LEAST_BURST) / rate
+            assert seconds >= 8 * (size - 2 * module.MIN_BURST) / rate
 
 
 @pytest.mark.usefixtures("_able")

@@ -5,21 +5,29 @@ import math
 import numpy as np
 import pytest
 
-from scala_lab.timing import paper_times as paper_fit
-from scala_lab.timing.measurements import paper_projection
-from scala_lab.timing.paper_times import FITTED_ON, PLACES, SECONDS, TASKS, fit_paper, predict, step_seconds
+from scala_lab.timing import paper_times
+from scala_lab.timing.paper_times import (
+    FITTED_ON,
+    ROWS,
+    SECONDS,
+    TASKS,
+    fit_paper,
+    paper_projection,
+    predict,
+    step_seconds,
+)
 
 
 def test_reported_times_are_complete():
     for model, rows in SECONDS.items():
-        assert set(rows) == set(PLACES)
+        assert set(rows) == set(ROWS)
         assert all(len(step_seconds(model, row)) == len(TASKS) for row in rows)
 
 
 def test_fit_finds_the_model_that_made_the_times(monkeypatch):
     true, _ = fit_paper("RoBERTa-large")
-    made = {row: tuple(predict(true, row, task, *PLACES[row]) for task in TASKS) for row in PLACES}
-    monkeypatch.setattr(paper_fit, "step_seconds", lambda model, row: made[row])
+    made = {row: tuple(predict(true, row, task, *ROWS[row]) for task in TASKS) for row in ROWS}
+    monkeypatch.setattr(paper_times, "step_seconds", lambda model, row: made[row])
     _, cells = fit_paper("RoBERTa-large")
     for cell in cells:
         assert cell.fitted == pytest.approx(cell.reported, rel=1e-3)
