@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from scala_lab.cli import main
-from scala_lab.commands.landscape import barrier
+from scala_lab.curvature.landscape import barrier
 from tests.command_line import flags, own_rows, refuse, strict_json, train_flags
 from tests.tiny import save_tiny_model, write_rows
 

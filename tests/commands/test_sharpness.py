@@ -14,9 +14,8 @@ import pytest
 import torch
 
 from scala_lab.cli import main
-from scala_lab.commands.checkpoints import short_names
 from scala_lab.curvature import HessianOperator, top_eigenpairs
-from scala_lab.curvature.checkpoint import disjoint_sets, sorted_batches
+from scala_lab.curvature.checkpoint import disjoint_sets, short_names, sorted_batches
 from scala_lab.data.tokens import Padding
 from tests.command_line import data_flags, flags, own_rows, refuse, strict_json, train_flags
 from tests.processes import ROOT, run

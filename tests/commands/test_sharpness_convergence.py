@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from scala_lab.cli import main
-from scala_lab.commands.sharpness import all_converged, show_findings
+from scala_lab.commands.sharpness import show_records
+from scala_lab.curvature.checkpoint import all_converged
 from tests.command_line import data_flags, flags, strict_json
 from tests.tiny import save_tiny_model, write_rows
 
@@ -45,7 +46,7 @@ def doubted(finding: dict, *path: str) -> dict:
 
 
 def last_cell(capfd: pytest.CaptureFixture[str], finding: dict) -> str:
-    show_findings([finding])
+    show_records([finding])
     lines = [line for line in capfd.readouterr().out.splitlines() if " run " in line and "0.5000" in line]
     return lines[0].split()[-2]
 
@@ -64,11 +65,11 @@ def test_one_part_that_has_not_converged_is_enough(capfd, monkeypatch, path):
 
 def test_a_doubtful_trace_is_marked(capfd, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    show_findings([FINDING])
+    show_records([FINDING])
     assert "(?)" not in capfd.readouterr().out
-    show_findings([doubted(FINDING, "trace")])
+    show_records([doubted(FINDING, "trace")])
     assert "7 ± 0.1 (?)" in capfd.readouterr().out
-    show_findings([doubted(FINDING, "layers", "head")])
+    show_records([doubted(FINDING, "layers", "head")])
     assert "1 (?)" in capfd.readouterr().out, "kappa_alpha is a quotient of the layers' eigenvalues"
 
 
