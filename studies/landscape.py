@@ -35,23 +35,11 @@ def measure(
 ) -> dict[str, Any]:
     """Compute loss and accuracy along a run's top eigenvector, and over two filter-normalised random directions.
 
-    Args:
-        runs: The run whose checkpoint is measured.
-        samples: Rows of the one set.
-        line_points: Along the eigenvector.
-        line_reach: How far to both sides, in units of weight.
-        plane_points: Along each side of the plane.
-        plane_reach: How far to each side, in weight norms.
-        tol: Of the eigenvector.
-        seed: Of rows, start and directions.
-        threads: Set by the caller; part of what determines the last bits.
-
-    Returns:
-        `line_position`, `line_loss`, `line_accuracy`, `plane_x`, `plane_y`, `plane_loss`, `plane_accuracy`, and the
-        `eigenvalue` with its `residual`. Values that are not finite are None, as are accuracies of a regression.
+    The line reaches `line_reach` units of weight to both sides, the plane `plane_reach` weight norms. `threads` is set
+    by the caller: it is part of what determines the last bits. Values that are not finite are None, as are accuracies
+    of a regression.
     """
-    from scala_lab.curvature import HessianOperator, top_eigenpairs
-    from scala_lab.curvature.checkpoint import load_run
+    from scala_lab.curvature import HessianOperator, load_run, top_eigenpairs
     from scala_lab.curvature.landscape import eigenvector_directions, filter_normalised, slice_1d, slice_2d
 
     loaded = load_run(runs[0], samples, seed=seed)

@@ -9,7 +9,7 @@ import numpy as np
 
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
 from scala_lab.study.statistics import Estimate, paired_columns, paired_ratio
-from scala_lab.study.variants import SCALA
+from scala_lab.study.variants import LAMB, SCALA
 from scala_lab.study.verdicts import Claim, ClaimRecord, above, record
 from studies._checkpoints import ALL, LARGE, RATE_NOTE, SMALL, measured_cells
 
@@ -38,44 +38,27 @@ def measure(
 ) -> dict[str, Any]:
     """Measure a run's top eigenvalue on disjoint sets of rows by Lanczos, and on the first by power iteration.
 
-    Args:
-        runs: The run whose checkpoint is measured.
-        samples: Rows of each set.
-        sets: How many sets.
-        tol: Largest residual of a converged eigenpair.
-        max_products: For each set.
-        power_products: Most products of the check by power iteration; 0 for none.
-        power_tol: Largest residual of a converged check; a residual r bounds the eigenvalue's relative error by r.
-        seed: Of the choice of rows and of the random starts.
-        threads: Set by the caller; part of what determines the last bits.
+    A residual r bounds the relative error of an eigenvalue by r. `power_products` limits the check, 0 for none.
+    `threads` is set by the caller: it is part of what determines the last bits.
 
     Returns:
-        `eigenvalue` (mean over the sets), `deviation` (standard deviation over them; None for one set),
-        `eigenvalues`, `residuals`, `converged`, `tolerance`, `hvps`, `loss` (mean over the sets), `score` (the
-        run's headline metric in percent; None without one) and, with `power_products`, `power_eigenvalue`,
-        `power_residual`, `power_converged`, `power_hvps`.
+        `deviation` is the standard deviation over the sets, None for one; `score` the run's headline metric in percent.
     """
-    from scala_lab.curvature import HessianOperator, top_eigenpairs
-    from scala_lab.curvature.checkpoint import load_run
+    from scala_lab.curvature import HessianOperator, load_run, top_eigenpairs
 
     loaded = load_run(runs[0], samples, sets, seed)
-    values, residuals, products, losses = [], [], 0, []
+    values, residuals, hvps, losses = [], [], 0, []
     power: dict[str, Any] = {}
     for batches in loaded.sets:
         op = HessianOperator(loaded.model, batches)
         top = top_eigenpairs(op, 1, tol, max_products=max_products, seed=seed)
-        values.append(float(top.eigenvalues[0]))
-        residuals.append(float(top.residuals[0]))
-        products += top.hvps
+        values += top.eigenvalues.tolist()
+        residuals += top.residuals.tolist()
+        hvps += top.hvps
         losses.append(op.loss())
         if power_products and not power:
             check = top_eigenpairs(op, 1, power_tol, solver="power", max_products=power_products, seed=seed)
-            power = {
-                "power_eigenvalue": float(check.eigenvalues[0]),
-                "power_residual": float(check.residuals[0]),
-                "power_converged": check.converged,
-                "power_hvps": check.hvps,
-            }
+            power = {f"power_{name}": value for name, value in check.first().items()} | {"power_hvps": check.hvps}
     return {
         "eigenvalue": float(np.mean(values)),
         "deviation": float(np.std(values, ddof=1)) if sets > 1 else None,
@@ -83,7 +66,7 @@ def measure(
         "residuals": residuals,
         "converged": max(residuals) <= tol,
         "tolerance": tol,
-        "hvps": products,
+        "hvps": hvps,
         "loss": float(np.mean(losses)),
         "score": next((100 * value for split in runs[0].metrics.values() for value in split.values()), None),
         **power,
@@ -116,8 +99,10 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
         "ScaLA differs from the baselines in its optimizer and in its noise; LAMB's row shows what the optimizer does.",
         f"{RATE_NOTE} Budget: {profile.settings['epochs']} epochs; passes: forward passes over the training rows, a "
         "backward counted as two.",
-        *_missing(frame),
     ]
+    lost = frame[frame["status"] != "finished"]
+    if len(lost):
+        notes.append(f"Without a result: {', '.join(sorted(set(lost['method'])))} ({len(lost)} runs).")
     return Findings(
         tables=[Tabulation("", table, "Figure 1(c): sharpness at the end of training.", notes)],
         figures=[
@@ -186,18 +171,10 @@ def _bars(done: pd.DataFrame) -> Figure:
 
 
 def _sentence(done: pd.DataFrame) -> str:
-    small = SMALL.method
-    parts = []
-    for left, right in (("large batch", small), ("large batch", "ScaLA"), (small, "ScaLA"), ("LAMB", "ScaLA")):
-        ratio = ratio_to(done, left, right)
-        if ratio.n:
-            parts.append(f"{left} over {right} {ratio}")
+    pairs = [(LARGE, SMALL), (LARGE, SCALA), (SMALL, SCALA), (LAMB, SCALA)]
+    ratios = {(left.method, right.method): ratio_to(done, left.method, right.method) for left, right in pairs}
+    parts = [f"{left} over {right} {ratio}" for (left, right), ratio in ratios.items() if ratio.n]
     return f"Top eigenvalue: {'; '.join(parts)}." if parts else ""
-
-
-def _missing(frame: pd.DataFrame) -> list[str]:
-    lost = frame[frame["status"] != "finished"]
-    return [f"Without a result: {', '.join(sorted(set(lost['method'])))} ({len(lost)} runs)."] if len(lost) else []
 
 
 C5 = Claim(

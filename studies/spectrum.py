@@ -31,25 +31,11 @@ def measure(
 ) -> dict[str, Any]:
     """Measure both ends of the spectrum of a run's Hessian, its trace and density, and every layer's top eigenvalue.
 
-    Args:
-        runs: The run whose checkpoint is measured.
-        samples: Rows of the one set.
-        top_k: Top eigenvalues of the whole Hessian.
-        tol: Largest residual of a converged eigenpair.
-        max_products: For each search.
-        probes: Of the density.
-        lanczos_steps: Of each probe.
-        trace_products: Most probes of the trace.
-        seed: Of rows, starts and probes.
-        threads: Set by the caller; part of what determines the last bits.
-
-    Returns:
-        `eigenvalues`, `residuals`, `smallest`, `smallest_residual`, `trace`, `trace_error`, `trace_converged`; the
-        density as quadrature `nodes` and `weights` with `touched_size` and `full_size`; `layers` with
-        `layer_eigenvalues`, `layer_residuals` and `layer_converged`, and `kappa_alpha`; `converged`, `hvps`.
+    `probes` and `lanczos_steps` are of the density, `trace_products` limits the probes of the trace. `threads` is set
+    by the caller: it is part of what determines the last bits.
     """
-    from scala_lab.curvature import HessianOperator, layer_eigenvalues, spectral_density, top_eigenpairs, trace
-    from scala_lab.curvature.checkpoint import load_run
+    from scala_lab.curvature import HessianOperator, load_run, top_eigenpairs
+    from scala_lab.curvature.spectrum import kappa_alpha, layer_eigenvalues, spectral_density, trace
 
     loaded = load_run(runs[0], samples, seed=seed)
     op = HessianOperator(loaded.model, loaded.sets[0])
@@ -71,13 +57,13 @@ def measure(
         "probe_of": density.probe_of.tolist(),
         "touched_size": density.touched_size,
         "full_size": density.full_size,
-        "layers": list(layers.names),
-        "layer_eigenvalues": layers.eigenvalues.tolist(),
-        "layer_residuals": layers.residuals.tolist(),
-        "layer_converged": layers.converged.tolist(),
-        "kappa_alpha": layers.kappa_alpha,
-        "converged": top.converged and low.converged and bool(layers.converged.all()),
-        "hvps": op.products + int(layers.hvps.sum()),
+        "layers": list(layers),
+        "layer_eigenvalues": [float(result.eigenvalues[0]) for result in layers.values()],
+        "layer_residuals": [float(result.residuals[0]) for result in layers.values()],
+        "layer_converged": [result.converged for result in layers.values()],
+        "kappa_alpha": kappa_alpha(layers),
+        "converged": all(result.converged for result in (top, low, *layers.values())),
+        "hvps": op.products + sum(result.hvps for result in layers.values()),
     }
 
 

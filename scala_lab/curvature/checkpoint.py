@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -25,7 +25,7 @@ import tyro
 from scala_lab.config import DataSpec, MachineSpec, RunSpec
 from scala_lab.curvature.eigensolvers import EigenResult, top_eigenpairs
 from scala_lab.curvature.operator import HessianOperator
-from scala_lab.curvature.spectrum import DensityResult, layer_eigenvalues, spectral_density, trace
+from scala_lab.curvature.spectrum import DensityResult, kappa_alpha, layer_eigenvalues, spectral_density, trace
 from scala_lab.data.tokens import Padding, TokenSplit, collate, cut_by_length
 from scala_lab.errors import UserError
 from scala_lab.models.loading import load_classifier, to_float64
@@ -80,13 +80,7 @@ class SampleOptions:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A checkpoint with its sets of rows.
-
-    Attributes:
-        model: On its device, in the requested precision.
-        sets: Batches for the model, a list for each disjoint set of rows.
-        unit: Of the loss.
-    """
+    """A checkpoint on its device, the batches of each disjoint set of rows, and the unit of the loss."""
 
     model: PreTrainedModel
     sets: list[list[dict[str, torch.Tensor]]]
@@ -99,32 +93,14 @@ def load_with_samples(
     options: SampleOptions,
     device: torch.device,
     *,
+    prepared: Prepared | None = None,
     repeats: int = 1,
     rank: int = 0,
     workers: int = 1,
 ) -> Loaded:
-    """Load a checkpoint and a worker's share of each of its disjoint sets of rows."""
-    prepared = prepare_data(data, str(checkpoint))
-    return _load(checkpoint, prepared, options, device, data.label_names, repeats, rank, workers)
-
-
-def load_run(run: RunResult, samples: int, sets: int = 1, seed: int = 0) -> Loaded:
-    """Load a finished run's checkpoint with disjoint sets of the rows that it was trained on."""
-    device = torch.device("cuda" if run.spec.machine.device == "cuda" else "cpu")
-    return _load(run.checkpoint, prepare(run.spec), SampleOptions(samples, seed=seed), device, repeats=sets)
-
-
-def _load(
-    checkpoint: Path,
-    prepared: Prepared,
-    options: SampleOptions,
-    device: torch.device,
-    label_names: Sequence[str] = (),
-    repeats: int = 1,
-    rank: int = 0,
-    workers: int = 1,
-) -> Loaded:
-    model = load_classifier(str(checkpoint), prepared.task, new_head=False, label_names=label_names)
+    """Load a checkpoint and a worker's share of its disjoint sets of rows, by default tokenised for the checkpoint."""
+    prepared = prepared or prepare_data(data, str(checkpoint))
+    model = load_classifier(str(checkpoint), prepared.task, new_head=False, label_names=data.label_names)
     padding = admit_model(model, prepared, str(checkpoint), use="predict").padding
     split = prepared.train if options.rows == "train" else next(iter(prepared.evals.values()))
     sets = [
@@ -133,6 +109,16 @@ def _load(
     ]
     torch.nn.Module.to(to_float64(model) if options.precision == "float64" else model, device)
     return Loaded(model, sets, "squared label units" if prepared.task.regression else "nats")
+
+
+def load_run(run: RunResult, samples: int, sets: int = 1, seed: int = 0) -> Loaded:
+    """Load a finished run's checkpoint with disjoint sets of the rows that it was trained on.
+
+    The run's label names are those of the model that it started from; its checkpoint has the task's.
+    """
+    device = torch.device("cuda" if run.spec.machine.device == "cuda" else "cpu")
+    data, options = replace(run.spec.data, label_names=()), SampleOptions(samples, seed=seed)
+    return load_with_samples(run.checkpoint, data, options, device, prepared=prepare(run.spec), repeats=sets)
 
 
 def disjoint_sets(split: TokenSplit, samples: int, repeats: int, seed: int) -> list[np.ndarray]:
@@ -195,11 +181,9 @@ class ProgressBar(Protocol):
 
     def start(self, title: str, unit: Literal["products", "points"], /, total: int | None = None) -> None:
         """Begin to count for another checkpoint."""
-        ...
 
     def advance(self) -> None:
         """Count one."""
-        ...
 
 
 Results = tuple[list[dict[str, Any]], dict[str, DensityResult]]
@@ -209,9 +193,7 @@ Results = tuple[list[dict[str, Any]], dict[str, DensityResult]]
 def measure_sharpness(options: SharpnessOptions, progress: Callable[[bool], AbstractContextManager[Any]]) -> Results:
     """Measure every checkpoint, as the only process or as one of several workers, which all return the same.
 
-    Args:
-        options: What to measure.
-        progress: Makes a `ProgressBar`, which is shown or not.
+    `progress` makes a `ProgressBar`, which is shown or not.
     """
     records: list[dict[str, Any]] = []
     densities: dict[str, DensityResult] = {}
@@ -297,26 +279,16 @@ def _top_eigenpairs(
 def _extras(options: SharpnessOptions, model: torch.nn.Module, op: HessianOperator, top: EigenResult) -> dict[str, Any]:
     """Measure what was requested besides the top eigenpairs, with the same operator."""
     extras: dict[str, Any] = {}
-    limits: dict[str, Any] = {"max_products": options.max_products, "seed": options.over.seed}
+    tol, max_products, seed = options.tol, options.max_products, options.over.seed
     if options.smallest:
-        low = top_eigenpairs(op, 1, options.tol, which="smallest", **limits)
-        extras["smallest"] = {
-            "eigenvalue": float(low.eigenvalues[0]),
-            "residual": float(low.residuals[0]),
-            "converged": low.converged,
-        }
+        extras["smallest"] = top_eigenpairs(op, 1, tol, which="smallest", max_products=max_products, seed=seed).first()
     if options.trace:
-        known = top if top.converged else None
-        estimate = trace(op, max_products=max(2, options.max_products), seed=options.over.seed, known=known)
-        extras["trace"] = {"value": estimate.trace, "error": estimate.error, "converged": estimate.converged}
+        total = trace(op, max_products=max(2, max_products), seed=seed, known=top if top.converged else None)
+        extras["trace"] = {"value": total.trace, "error": total.error, "converged": total.converged}
     if options.layers:
-        layers = layer_eigenvalues(op, model, options.tol, **limits)
-        columns = (layers.eigenvalues.tolist(), layers.residuals.tolist(), layers.converged.tolist())
-        extras["layers"] = {
-            name: dict(zip(("eigenvalue", "residual", "converged"), values, strict=True))
-            for name, *values in zip(layers.names, *columns, strict=True)
-        }
-        extras["kappa_alpha"] = layers.kappa_alpha
+        layers = layer_eigenvalues(op, model, tol, max_products=max_products, seed=seed)
+        extras["layers"] = {name: result.first() for name, result in layers.items()}
+        extras["kappa_alpha"] = kappa_alpha(layers)
     return extras
 
 

@@ -8,41 +8,24 @@ the solver did to get there. A small change between two iterations is never take
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
 
-from scala_lab.curvature.loss import ParameterSpace
 from scala_lab.errors import UserError
+
+if TYPE_CHECKING:
+    from scala_lab.curvature.loss import ParameterSpace
+    from scala_lab.curvature.operator import HessianOperator
 
 Which = Literal["largest", "smallest"]
 Solver = Literal["lanczos", "power"]
 
 CHUNK = 1 << 13
 """Numbers summed in float32 at a time: the error is some 1e-6 of the lengths' product, the cost that of one sum."""
-
-
-class Operator(Protocol):
-    """A symmetric matrix that multiplies touched vectors (see `ParameterSpace`)."""
-
-    space: ParameterSpace
-    device: torch.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the vectors."""
-        ...
-
-    def multiply(self, touched: Tensor) -> Tensor:
-        """H v."""
-        ...
-
-    def gradient(self) -> Tensor:
-        """The gradient of the function that H is the Hessian of, as a touched vector."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -76,6 +59,11 @@ class EigenResult:
         """Unit vectors over all parameters, one per row."""
         return self.space.full(self.touched_eigenvectors)
 
+    def first(self) -> dict[str, Any]:
+        """Return the first eigenvalue with its evidence, ready for JSON."""
+        value, residual = float(self.eigenvalues[0]), float(self.residuals[0])
+        return {"eigenvalue": value, "residual": residual, "converged": self.converged}
+
     def record(self) -> dict[str, Any]:
         """Return all but the vectors, ready for JSON."""
         return {
@@ -87,7 +75,7 @@ class EigenResult:
 
 
 def top_eigenpairs(
-    op: Operator,
+    op: HessianOperator,
     k: int = 1,
     tol: float = 1e-3,
     *,
@@ -99,8 +87,8 @@ def top_eigenpairs(
     """Compute the k largest (or most negative) eigenvalues of H and their eigenvectors.
 
     Args:
-        op: A `HessianOperator`.
-        k: How many.
+        op: The operator.
+        k: How many pairs.
         tol: Largest residual ||H v - lambda v|| / |lambda| of a converged pair.
         which: largest, or smallest for the most negative ones.
         solver: lanczos (few products, all pairs at once), or power (the paper's; one pair after another).
@@ -117,7 +105,7 @@ def top_eigenpairs(
     return solve(op, k, tol, which, max_products, seed)
 
 
-def lanczos(op: Operator, k: int, tol: float, which: Which, max_products: int, seed: int) -> EigenResult:
+def lanczos(op: HessianOperator, k: int, tol: float, which: Which, max_products: int, seed: int) -> EigenResult:
     """Lanczos from a start of equal parts gradient and random vector; see `top_eigenpairs`.
 
     In trained networks the gradient lies among the top eigenvectors: on a fine-tuned encoder this start saves two of 24
@@ -145,7 +133,7 @@ def lanczos(op: Operator, k: int, tol: float, which: Which, max_products: int, s
     return EigenResult(values[order], basis.combine(vectors[:, order]), residuals, basis.size, tol, op.space)
 
 
-def random_start(op: Operator, seed: int) -> Tensor:
+def random_start(op: HessianOperator, seed: int) -> Tensor:
     """Draw a random unit vector, the same on every worker."""
     rng = torch.Generator().manual_seed(seed)
     start = torch.randn(op.space.touched_size, generator=rng, dtype=torch.float32).to(op.device, op.dtype)
@@ -167,16 +155,10 @@ class KrylovBasis:
     residual formula stays true.
 
     The vectors are rows of blocks: orthogonalising is a few matrix-vector products, and growing copies nothing.
-
-    Args:
-        op: What multiplies.
-        start: The first vector, of any length.
-        block_rows: Vectors per block.
     """
 
-    def __init__(self, op: Operator, start: Tensor, block_rows: int = 16) -> None:
-        self.op = op
-        self.block_rows = block_rows
+    def __init__(self, op: HessianOperator, start: Tensor, block_rows: int = 16) -> None:
+        self.op, self.block_rows = op, block_rows
         self.blocks: list[Tensor] = []
         self.alphas: list[float] = []
         self.betas: list[float] = []
@@ -255,7 +237,7 @@ class KrylovBasis:
         return [block[: max(0, self.size - number * self.block_rows)] for number, block in enumerate(self.blocks)]
 
 
-def power_iteration(op: Operator, k: int, tol: float, which: Which, max_products: int, seed: int) -> EigenResult:
+def power_iteration(op: HessianOperator, k: int, tol: float, which: Which, max_products: int, seed: int) -> EigenResult:
     """Power iteration with deflation, the paper's method: one pair after another; see `top_eigenpairs`.
 
     It finds the eigenvalue of largest magnitude first. When that one has the wrong sign (negative while the largest is
@@ -274,13 +256,11 @@ def power_iteration(op: Operator, k: int, tol: float, which: Which, max_products
 class _PowerIteration:
     """The vectors so far with their products, and the iteration for the next one."""
 
-    def __init__(self, op: Operator, sign: float, tol: float) -> None:
+    def __init__(self, op: HessianOperator, sign: float, tol: float) -> None:
         self.op, self.sign, self.tol = op, sign, tol
         self.vectors: list[Tensor] = []
         self.products: list[Tensor] = []
-        self.spent = 0
-        self.shift = 0.0
-        self.note = ""
+        self.spent, self.shift, self.note = 0, 0.0, ""
 
     def find_next(self, start: Tensor, max_products: int) -> None:
         """Iterate v <- (sign * H + shift) v until every pair has converged, or `max_products` are spent in all.

@@ -20,7 +20,7 @@ from torch.func import functional_call
 from scala_lab.config import DataSpec
 from scala_lab.curvature.checkpoint import Loaded, ProgressBar, SampleOptions, load_with_samples, short_names
 from scala_lab.curvature.eigensolvers import EigenResult, top_eigenpairs
-from scala_lab.curvature.loss import is_regression
+from scala_lab.curvature.loss import is_regression, on_device, without_labels
 from scala_lab.curvature.operator import HessianOperator
 from scala_lab.errors import UserError
 from scala_lab.methods.base import correct_answers, task_loss
@@ -32,12 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Direction:
-    """A vector over some of a model's parameters. Position t along it means weights w + t * parts.
-
-    Attributes:
-        label: Axis label of a figure, with its unit.
-        parts: A tensor per parameter name; parameters without one do not move.
-    """
+    """A vector over some of a model's parameters, with an axis label; position t means weights w + t * parts."""
 
     label: str
     parts: Mapping[str, Tensor]
@@ -51,10 +46,8 @@ class Direction:
 def eigenvector_directions(result: EigenResult, gradient: Tensor | None = None) -> list[Direction]:
     """Return one direction of unit length per eigenvector; the second derivative along it is the eigenvalue.
 
-    Args:
-        result: Of `top_eigenpairs`.
-        gradient: Of the loss, as a touched vector. The sign of an eigenvector is arbitrary; with the gradient each one
-            points to where the loss rises, which makes several models comparable.
+    The sign of an eigenvector is arbitrary; with the gradient of the loss, as a touched vector, each one points to
+    where the loss rises, which makes several models comparable.
     """
     parameters, directions = result.space.parameters, []
     for number, touched in enumerate(result.touched_eigenvectors, start=1):
@@ -183,8 +176,7 @@ class _Surface:
             for name, part in direction.parts.items():
                 if name not in self.weights or part.shape != self.weights[name].shape:
                     raise UserError(f"the direction is not one of this model: {name} is not there or of another shape")
-        device = next(iter(self.weights.values())).device
-        self.batches = [{name: torch.as_tensor(value).to(device) for name, value in batch.items()} for batch in batches]
+        self.batches = on_device(batches, next(iter(self.weights.values())).device)
         self.samples = sum(len(batch["labels"]) for batch in self.batches if "labels" in batch)
         if self.samples == 0 or any("labels" not in batch for batch in self.batches):
             raise UserError("a slice needs at least one sample, and labels in every batch")
@@ -203,8 +195,7 @@ class _Surface:
         try:
             with torch.inference_mode():
                 for batch in self.batches:
-                    inputs = {name: value for name, value in batch.items() if name != "labels"}
-                    logits = functional_call(self.model, weights, args=(), kwargs=inputs).logits
+                    logits = functional_call(self.model, weights, args=(), kwargs=without_labels(batch)).logits
                     loss += float(task_loss(logits, batch["labels"], self.regression).double().sum())
                     correct += int(correct_answers(logits, batch["labels"], self.regression))
         finally:
@@ -249,15 +240,9 @@ class LandscapeOptions:
 
 @dataclass(frozen=True)
 class View:
-    """Loss and accuracy around one checkpoint, or between two.
+    """Loss and accuracy around one checkpoint, or between two: slices, with the labels of x and y and the loss's unit.
 
-    Attributes:
-        name: What figures call it.
-        record: Checkpoints, their loss and accuracy, and the evidence for the directions, ready for JSON.
-        directions: Labels of x and y.
-        lines: Result of `slice_1d` along each direction that has a line of its own.
-        plane: Result of `slice_2d`, or None.
-        unit: Of the loss.
+    The record has the checkpoints, their loss and accuracy, and the evidence for the directions, ready for JSON.
     """
 
     name: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import fnmatch
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -112,6 +112,16 @@ class ParameterSpace:
         return result
 
 
+def on_device(batches: Iterable[Mapping[str, Any]], device: torch.device) -> list[dict[str, Tensor]]:
+    """Return batches as tensors on a device."""
+    return [{name: torch.as_tensor(value).to(device) for name, value in batch.items()} for batch in batches]
+
+
+def without_labels(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the inputs of a batch."""
+    return {name: value for name, value in batch.items() if name != "labels"}
+
+
 @dataclass(frozen=True)
 class Shortcuts:
     """What an operator computes in another way than the stock model, because it was shown to change nothing.
@@ -142,9 +152,8 @@ def word_table(model: nn.Module) -> str | None:
 class BatchLoss:
     """Cross-entropy or squared error per sample, in eval mode, with the shortcuts of an operator.
 
-    Attributes:
-        leaves: What to differentiate by, in the order of the space: the parameters themselves, and a
-            copy of the used rows in place of the word-embedding table.
+    `leaves` is what to differentiate by, in the order of the space: the parameters themselves, and a copy of the used
+    rows in place of the word-embedding table.
     """
 
     def __init__(
@@ -153,7 +162,7 @@ class BatchLoss:
         space: ParameterSpace,
         labels: Sequence[Tensor],
         shortcuts: Shortcuts,
-        pad_token: int | None = None,
+        pad_token: int | None,
     ) -> None:
         self.model, self.space, self.shortcuts, self.pad_token = model, space, shortcuts, pad_token
         self.regression = is_regression(model, labels)

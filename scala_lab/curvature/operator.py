@@ -30,8 +30,10 @@ from scala_lab.curvature.loss import (
     ParameterSpace,
     Shortcuts,
     missing_pad_token,
+    on_device,
     stock_logits,
     stock_product,
+    without_labels,
     word_table,
 )
 from scala_lab.curvature.shards import SHARD_TOKENS, Lanes, cut_batch, graph_bytes, lane_count, probe
@@ -66,7 +68,7 @@ class _Shard:
 
 
 def _shard(batch: Mapping[str, Tensor]) -> _Shard:
-    return _Shard({name: value for name, value in batch.items() if name != "labels"}, batch["labels"])
+    return _Shard(without_labels(batch), batch["labels"])
 
 
 def _edges(gradients: Sequence[Tensor | None]) -> list[GradientEdge | None]:
@@ -111,10 +113,15 @@ class HessianOperator:
         self.device = next(model.parameters()).device
         self.products = 0
         self._forward_lock = threading.Lock()
-        whole = [self._tensors(batch) for batch in batches]
+        whole = on_device(batches, self.device)
+        if not all("labels" in batch for batch in whole):
+            raise UserError("every batch needs labels: the Hessian is that of the task's loss")
         pad_token = missing_pad_token(model, whole)
         if pad_token is not None:
-            whole = [_padded(batch, pad_token) for batch in whole]
+            whole = [
+                {**batch, "input_ids": batch["input_ids"].masked_fill(~batch["attention_mask"].bool(), pad_token)}
+                for batch in whole
+            ]
         self._shards = [_shard(batch) for batch in whole]
         self.samples = round(self._sum(float(sum(len(shard.labels) for shard in self._shards))))
         if self.samples == 0:
@@ -129,8 +136,7 @@ class HessianOperator:
             max_tokens = SHARD_TOKENS if self.device.type == "cpu" else None
             self._shards = [_shard(part) for batch in whole for part in cut_batch(batch, shard_tokens=max_tokens)]
         self._lanes = Lanes(lane_count(len(self._shards), self.device) if shortcuts.side_by_side else 1)
-        self._retained_gradient: Tensor | None = None
-        """Sum over the shards whose graph is retained."""
+        self._retained_gradient: Tensor | None = None  # sum over the shards whose graph is retained
         self._retain(budget)
 
     @property
@@ -195,11 +201,6 @@ class HessianOperator:
         """Return the mean loss."""
         with torch.no_grad():
             return self._sum(sum(float(self._mean_loss(shard)) for shard in self._shards))
-
-    def _tensors(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
-        if "labels" not in batch:
-            raise UserError("every batch needs labels: the Hessian is that of the task's loss")
-        return {name: torch.as_tensor(value).to(self.device) for name, value in batch.items()}
 
     @property
     def retained(self) -> int:
@@ -302,7 +303,7 @@ def proved_shortcuts(model: nn.Module, few: Mapping[str, Tensor], pad_token: int
         UserError: The model does not run on these rows, gives two different answers to one batch (no solver converges
             on such an operator), or has no second derivative.
     """
-    inputs = {name: value for name, value in few.items() if name != "labels"}
+    inputs = without_labels(few)
     _check_deterministic(model, inputs, pad_token)
     twin = random_twin(model)
     with Float64Islands():
@@ -337,9 +338,3 @@ def _check_deterministic(model: nn.Module, inputs: Mapping[str, Tensor], pad_tok
         raise UserError(f"the model does not run on these batches: {first_line(error)}") from error
     if not torch.equal(first.nan_to_num(), second.nan_to_num()):
         raise UserError("the model gives two different answers to one batch, although in eval mode")
-
-
-def _padded(batch: dict[str, Tensor], pad_token: int) -> dict[str, Tensor]:
-    """Return a batch with this token wherever its attention mask is 0."""
-    ids = batch["input_ids"].masked_fill(~batch["attention_mask"].bool(), pad_token)
-    return {**batch, "input_ids": ids}

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from scala_lab.curvature.eigensolvers import EigenResult, norm
-from scala_lab.curvature.loss import is_regression
+from scala_lab.curvature.loss import is_regression, on_device, without_labels
 from scala_lab.curvature.operator import HessianOperator
 from scala_lab.errors import UserError
 from scala_lab.methods.base import task_loss
@@ -84,9 +84,7 @@ class _IndexedModel(nn.Module):
         super().__init__()
         self.model = model
         self.device = next(model.parameters()).device
-        self.batches = [
-            {name: torch.as_tensor(value).to(self.device) for name, value in batch.items()} for batch in batches
-        ]
+        self.batches = on_device(batches, self.device)
         self.regression = is_regression(model, [batch["labels"] for batch in self.batches])
 
     def pairs(self) -> list[tuple[Tensor, Tensor]]:
@@ -96,8 +94,7 @@ class _IndexedModel(nn.Module):
         ]
 
     def forward(self, indices: Tensor) -> Tensor:
-        inputs = {name: value for name, value in self.batches[int(indices[0])].items() if name != "labels"}
-        return self.model(**inputs).logits
+        return self.model(**without_labels(self.batches[int(indices[0])])).logits
 
     def mean_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         return task_loss(logits, labels, self.regression).mean()

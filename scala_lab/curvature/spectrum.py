@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from scala_lab.curvature.eigensolvers import (
-    EigenResult,
-    KrylovBasis,
-    Operator,
-    Solver,
-    dot,
-    subtract_projection,
-    top_eigenpairs,
-)
+from scala_lab.curvature.eigensolvers import EigenResult, KrylovBasis, Solver, dot, subtract_projection, top_eigenpairs
 from scala_lab.curvature.operator import HessianOperator
 from scala_lab.errors import UserError
 from scala_lab.optim.groups import layer_names
@@ -55,16 +48,9 @@ class TraceResult:
         """Whether the error is at most tol * |trace|."""
         return self.error <= self.tol * abs(self.trace)
 
-    def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """Return the confidence interval of that level, by Student's t."""
-        from scipy.stats import t
-
-        reach = float(t.ppf(0.5 + level / 2, len(self.samples) - 1)) * self.error
-        return self.trace - reach, self.trace + reach
-
 
 def trace(
-    op: Operator, tol: float = 0.05, max_products: int = 100, seed: int = 0, *, known: EigenResult | None = None
+    op: HessianOperator, tol: float = 0.05, max_products: int = 100, seed: int = 0, *, known: EigenResult | None = None
 ) -> TraceResult:
     """Estimate tr H by Hutchinson's method until the standard error is within `tol` of it, or for `max_products`.
 
@@ -76,12 +62,7 @@ def trace(
 
     which is exact in expectation for any orthonormal Q whose lambda are Rayleigh quotients, converged or not.
 
-    Args:
-        op: A `HessianOperator`.
-        tol: Largest standard error over |trace| of a converged result.
-        max_products: Most probes; each costs one product.
-        seed: Of the probes.
-        known: Result of `top_eigenpairs` for the same operator.
+    `known` is a result of `top_eigenpairs` for the same operator.
     """
     if max_products < 2:
         raise UserError(f"an error bar needs at least 2 probes, not {max_products}")
@@ -103,7 +84,7 @@ def trace(
             return result
 
 
-def random_signs(op: Operator, rng: torch.Generator) -> Tensor:
+def random_signs(op: HessianOperator, rng: torch.Generator) -> Tensor:
     """Draw a touched vector of independent signs (Rademacher), the same on every worker."""
     signs = torch.randint(0, 2, (op.space.touched_size,), generator=rng, dtype=torch.int8)
     return (2 * signs - 1).to(op.device, op.dtype)
@@ -146,20 +127,15 @@ class DensityResult:
         zeros = gaussian_mixture(self.grid, np.zeros(1), np.ones(1), self.width)
         return (1 - self.untouched_share) * self.density + self.untouched_share * zeros
 
-    def moment(self, power: int) -> tuple[float, float]:
-        """Return tr(H^power) / n on the touched dimensions, from the nodes themselves, not blurred.
-
-        The second value is its standard error over the probes, nan for one probe.
-        """
-        parts = self.weights * self.nodes**power
-        probes = int(self.probe_of.max()) + 1
-        means = probes * np.bincount(self.probe_of, parts, probes)
-        error = float(np.std(means, ddof=1) / np.sqrt(probes)) if probes > 1 else float("nan")
-        return float(np.mean(means)), error
-
 
 def spectral_density(
-    op: Operator, probes: int = 4, steps: int = 50, seed: int = 0, *, width: float | None = None, points: int = 1001
+    op: HessianOperator,
+    probes: int = 4,
+    steps: int = 50,
+    seed: int = 0,
+    *,
+    width: float | None = None,
+    points: int = 1001,
 ) -> DensityResult:
     """Estimate the density of H's eigenvalues by stochastic Lanczos quadrature.
 
@@ -172,7 +148,7 @@ def spectral_density(
     dimensions; `untouched_share` and `full_density` put them back.
 
     Args:
-        op: A `HessianOperator`.
+        op: The operator.
         probes: Random vectors; more make the weights of the bulk more exact.
         steps: Lanczos steps for each; more resolve the spectrum more finely.
         seed: Of the probes.
@@ -199,7 +175,7 @@ def spectral_density(
     )
 
 
-def _quadrature(op: Operator, steps: int, rng: torch.Generator) -> tuple[np.ndarray, np.ndarray]:
+def _quadrature(op: HessianOperator, steps: int, rng: torch.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Nodes and weights of one probe."""
     basis = KrylovBasis(op, random_signs(op, rng), block_rows=min(steps, op.space.touched_size) + 1)
     while basis.size < steps and not (basis.size and basis.exhausted):
@@ -214,33 +190,6 @@ def gaussian_mixture(grid: np.ndarray, centres: np.ndarray, weights: np.ndarray,
     return np.exp(-0.5 * distances**2) @ weights / (width * np.sqrt(2 * np.pi))
 
 
-@dataclass(frozen=True)
-class LayerResult:
-    """The top eigenvalue of each layer's diagonal block, with its residual.
-
-    Attributes:
-        names: embeddings, the numbered blocks by the start of their parameters' names, head.
-        eigenvalues: alpha_i, the top eigenvalue of each H_ii.
-        residuals: ||H_ii v - alpha_i v|| / |alpha_i| of each.
-        hvps: Products spent on each; a block's product costs a part of a full one.
-        converged: Whether each residual is within the tolerance.
-        sizes: Parameters of each block.
-    """
-
-    names: tuple[str, ...]
-    eigenvalues: np.ndarray
-    residuals: np.ndarray
-    hvps: np.ndarray
-    converged: np.ndarray
-    sizes: np.ndarray
-
-    @property
-    def kappa_alpha(self) -> float:
-        """Largest |alpha_i| over the smallest; infinite if a layer has no curvature at all."""
-        alphas = np.abs(self.eigenvalues)
-        return float(alphas.max() / alphas.min()) if alphas.min() > 0 else float("inf")
-
-
 def layer_eigenvalues(
     op: HessianOperator,
     model: nn.Module,
@@ -249,33 +198,26 @@ def layer_eigenvalues(
     solver: Solver = "lanczos",
     max_products: int = 300,
     seed: int = 0,
-) -> LayerResult:
-    """Compute the top eigenvalue of the block of each transformer layer, the embeddings and the head.
+) -> dict[str, EigenResult]:
+    """Compute the top eigenpair of the diagonal block of each layer: embeddings, the numbered blocks, head.
 
     The convergence theorem speaks of one smoothness constant alpha_i per group of parameters and of their ratio
     kappa_alpha = max alpha_i / min alpha_i. At a checkpoint, the curvature along layer i alone is bounded by the top
     eigenvalue of H_ii, which is taken as alpha_i there (a local value: the theorem's holds everywhere).
 
-    Args:
-        op: Over all or some parameters; its retained graphs serve every block.
-        model: The operator's model.
-        tol: Largest residual of a converged block.
-        solver: lanczos or power.
-        max_products: For each block.
-        seed: Of the start vector.
+    The operator may be over all or some parameters of its model; `max_products` is for each block, whose product costs
+    a part of a full one.
     """
-    results = {
+    return {
         layer: top_eigenpairs(op.block(names), 1, tol, solver=solver, max_products=max_products, seed=seed)
         for layer, names in layer_blocks(op, model).items()
     }
-    return LayerResult(
-        tuple(results),
-        np.array([result.eigenvalues[0] for result in results.values()]),
-        np.array([result.residuals[0] for result in results.values()]),
-        np.array([result.hvps for result in results.values()]),
-        np.array([result.converged for result in results.values()]),
-        np.array([result.space.size for result in results.values()]),
-    )
+
+
+def kappa_alpha(layers: Mapping[str, EigenResult]) -> float:
+    """Return the largest |alpha_i| over the smallest; infinite if a layer has no curvature at all."""
+    alphas = np.abs([result.eigenvalues[0] for result in layers.values()])
+    return float(alphas.max() / alphas.min()) if alphas.min() > 0 else float("inf")
 
 
 def layer_blocks(op: HessianOperator, model: nn.Module) -> dict[str, list[str]]:

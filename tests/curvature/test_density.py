@@ -13,6 +13,13 @@ def found(case):
     return spectral_density(case.op, probes=16, steps=30)
 
 
+def moment(density, power):
+    """tr(H^power) / n from the nodes themselves, and its standard error over the probes (nan for one)."""
+    probes = int(density.probe_of.max()) + 1
+    means = probes * np.bincount(density.probe_of, density.weights * density.nodes**power, probes)
+    return float(np.mean(means)), float(np.std(means, ddof=1) / np.sqrt(probes)) if probes > 1 else float("nan")
+
+
 def integral(values, grid):
     return float(np.sum((values[1:] + values[:-1]) / 2 * np.diff(grid)))
 
@@ -24,7 +31,7 @@ def check_moment(case, found, power):
     """
     matrix, size = torch.linalg.matrix_power(case.matrix, power), case.op.space.touched_size
     probes = int(found.probe_of.max()) + 1
-    mean, error = found.moment(power)
+    mean, error = moment(found, power)
     assert mean == pytest.approx(float(np.sum(found.weights * found.nodes**power)))
     assert abs(mean - float(matrix.trace()) / size) < 3.5 * error
     off = matrix - torch.diag(matrix.diag())
@@ -63,8 +70,8 @@ def test_quadrature_of_one_probe_is_exact_to_its_degree(case):
     rule = spectral_density(op, probes=1, steps=4, seed=5)
     start = spectral_density(op, probes=1, steps=30, seed=5)
     for power in range(8):
-        assert rule.moment(power)[0] == pytest.approx(start.moment(power)[0], rel=1e-8, abs=1e-12)
-    assert rule.moment(8)[0] != pytest.approx(start.moment(8)[0], rel=1e-6)
+        assert moment(rule, power)[0] == pytest.approx(moment(start, power)[0], rel=1e-8, abs=1e-12)
+    assert moment(rule, 8)[0] != pytest.approx(moment(start, 8)[0], rel=1e-6)
 
 
 def test_all_steps_find_the_eigenvalues_themselves_and_then_stop(case):
@@ -81,7 +88,7 @@ def test_kernel_is_a_gaussian_of_the_stated_width(case):
     found = spectral_density(case.op, probes=2, steps=10, width=0.05)
     assert found.width == 0.05
     spread = integral(found.density * found.grid**2, found.grid)
-    assert spread == pytest.approx(found.moment(2)[0] + 0.05**2, rel=1e-6)
+    assert spread == pytest.approx(moment(found, 2)[0] + 0.05**2, rel=1e-6)
 
 
 @pytest.mark.parametrize("options", [{"probes": 0}, {"steps": 1}, {"width": 0.0}])

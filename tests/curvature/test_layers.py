@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-import numpy as np
+from types import SimpleNamespace
+
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
 from scala_lab.curvature import HessianOperator
-from scala_lab.curvature.spectrum import LayerResult, layer_blocks, layer_eigenvalues
+from scala_lab.curvature.spectrum import kappa_alpha, layer_blocks, layer_eigenvalues
 from tests.curvature.dense import dense_hessian, tiny_batches
 from tests.tiny import save_tiny_model
 
@@ -34,14 +35,15 @@ def test_each_layer_has_the_top_eigenvalue_of_its_block(tmp_path, architecture, 
     op = HessianOperator(model, batches, budget=budget)
     found = layer_eigenvalues(op, model, tol=1e-7)
     prefix = {"bert": "bert.encoder.layer", "distilbert": "distilbert.transformer.layer"}[architecture]
-    assert found.names == ("embeddings", f"{prefix}.0", f"{prefix}.1", "head")
-    assert found.converged.all()
-    assert found.sizes.sum() == op.space.size
-    for name, value in zip(found.names, found.eigenvalues, strict=True):
+    assert list(found) == ["embeddings", f"{prefix}.0", f"{prefix}.1", "head"]
+    assert all(result.converged for result in found.values())
+    assert sum(result.space.size for result in found.values()) == op.space.size
+    for name, result in found.items():
         rows = places(model, layer_blocks(op, model)[name])
         dense = float(torch.linalg.eigvalsh(matrix[rows][:, rows])[-1])
-        assert value == pytest.approx(dense, rel=1e-6)
-    assert found.kappa_alpha == pytest.approx(found.eigenvalues.max() / found.eigenvalues.min())
+        assert result.eigenvalues[0] == pytest.approx(dense, rel=1e-6)
+    alphas = [result.eigenvalues[0] for result in found.values()]
+    assert kappa_alpha(found) == pytest.approx(max(alphas) / min(alphas))
 
 
 @pytest.mark.parametrize("budget", [1 << 30, 0])
@@ -61,9 +63,9 @@ def test_block_product_is_that_of_the_block_and_leaves_the_whole_alone(tmp_path,
 def test_residuals_decide_what_converged(tmp_path):
     model = two_layers(tmp_path)
     found = layer_eigenvalues(HessianOperator(model, tiny_batches()), model, tol=1e-6, max_products=3)
-    assert (found.hvps <= 3).all()
-    assert np.array_equal(found.converged, found.residuals <= 1e-6)
-    assert not found.converged.all()
+    assert all(result.hvps <= 3 for result in found.values())
+    assert all(result.converged == (result.residuals[0] <= 1e-6) for result in found.values())
+    assert not all(result.converged for result in found.values())
 
 
 def test_only_layers_of_the_operator_are_split(tmp_path):
@@ -74,6 +76,8 @@ def test_only_layers_of_the_operator_are_split(tmp_path):
 
 
 def test_a_layer_without_curvature_makes_kappa_infinite():
-    ones = np.ones(2)
-    assert LayerResult(("a", "b"), np.array([-2.0, 0.5]), ones, ones, ones > 0, ones).kappa_alpha == 4
-    assert LayerResult(("a", "b"), np.array([2.0, 0.0]), ones, ones, ones > 0, ones).kappa_alpha == float("inf")
+    def layers(*alphas):
+        return {str(index): SimpleNamespace(eigenvalues=[alpha]) for index, alpha in enumerate(alphas)}
+
+    assert kappa_alpha(layers(-2.0, 0.5)) == 4
+    assert kappa_alpha(layers(2.0, 0.0)) == float("inf")
