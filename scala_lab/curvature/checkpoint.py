@@ -236,7 +236,7 @@ def _measure_checkpoint(
     set's own values stand under `sets`.
     """
     over, seed = options.over, options.over.seed
-    share = {"repeats": options.repeats, "rank": world.rank, "workers": world.size}
+    share: dict[str, Any] = {"repeats": options.repeats, "rank": world.rank, "workers": world.size}
     loaded = load_with_samples(checkpoint, options.data, over, world.device, **share)
     if world.leads and checkpoint == options.checkpoints[0]:
         warn_of_crowded_cores(options.spec)
