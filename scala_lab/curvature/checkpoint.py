@@ -235,7 +235,7 @@ def _measure_checkpoint(
     With several sets of rows, `eigenvalues` is the mean over them and `deviation` their standard deviation; each
     set's own values stand under `sets`.
     """
-    over, seed = options.over, options.over.seed
+    over = options.over
     share: dict[str, Any] = {"repeats": options.repeats, "rank": world.rank, "workers": world.size}
     loaded = load_with_samples(checkpoint, options.data, over, world.device, **share)
     if world.leads and checkpoint == options.checkpoints[0]:
@@ -253,7 +253,7 @@ def _measure_checkpoint(
         entry = top.record() | {"seconds": time.perf_counter() - started}
         entry |= ({"note": top.note} if top.note else {}) | _extras(options, loaded.model, op, top)
         if options.density and number == 1:
-            density = spectral_density(op, seed=seed)
+            density = spectral_density(op, seed=over.seed)
         sets.append(entry | {"all_hvps": op.products, "loss": loss})
     return _combine_sets(options, checkpoint, loaded.unit, sets), density
 
