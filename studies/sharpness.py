@@ -36,13 +36,11 @@ def measure(
     seed: int = 0,
     threads: int = 1,
 ) -> dict[str, Any]:
-    """Measure a run's top eigenvalue on disjoint sets of rows by Lanczos, and on the first by power iteration.
+    """Measure a run's top eigenvalue on disjoint sets of rows by Lanczos, and check the first by power iteration.
 
     A residual r bounds the relative error of an eigenvalue by r. `power_products` limits the check, 0 for none.
-    `threads` is set by the caller: it is part of what determines the last bits.
-
-    Returns:
-        `deviation` is the standard deviation over the sets, None for one; `score` the run's headline metric in percent.
+    `threads` is set by the caller: it is part of what determines the last bits. In the result, `deviation` is the
+    standard deviation over the sets, None for one; `score` is the run's headline metric in percent.
     """
     from scala_lab.curvature import HessianOperator, load_run, top_eigenpairs
 
@@ -207,27 +205,21 @@ def c5(frame: pd.DataFrame) -> ClaimRecord:
     (standard deviation over them; nan for one set) and converged. Runs whose eigenvalue did not converge are left out.
     """
     converged = frame[frame["converged"].astype(bool)]
-    return record(
-        C5,
-        [
-            above("eigenvalue, large over small batch", ratio_to(converged, LARGE.method, SMALL.method), 1.0),
-            above(
-                "deviation, large over small batch", ratio_to(converged, LARGE.method, SMALL.method, "deviation"), 1.0
-            ),
-        ],
-    )
+    parts = [
+        above(f"{value}, large over small batch", ratio_to(converged, LARGE.method, SMALL.method, value), 1.0)
+        for value in ("eigenvalue", "deviation")
+    ]
+    return record(C5, parts)
 
 
 def c6(frame: pd.DataFrame) -> ClaimRecord:
     """Judge ScaLA against both batch sizes, by the frame of `c5`; runs that did not converge are left out."""
     converged = frame[frame["converged"].astype(bool)]
-    return record(
-        C6,
-        [
-            above("eigenvalue, large batch over ScaLA", ratio_to(converged, LARGE.method, SCALA.method), 1.0),
-            above("eigenvalue, small batch over ScaLA", ratio_to(converged, SMALL.method, SCALA.method), 1.0),
-        ],
-    )
+    parts = [
+        above(f"eigenvalue, {batch.method} over ScaLA", ratio_to(converged, batch.method, SCALA.method), 1.0)
+        for batch in (LARGE, SMALL)
+    ]
+    return record(C6, parts)
 
 
 STUDY = Study(

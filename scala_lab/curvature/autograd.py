@@ -111,7 +111,7 @@ class LayerNorm(Function):
 
     With x^ = (x - mean) r the normalised inputs, r = 1 / sqrt(variance + eps), and P(u) = r (u - mean(u) - x^ mean(u
     x^)), which is symmetric, the gradient g by the outputs becomes P(g w) by the inputs, sum(g x^) by the weight w and
-    sum(g) by the bias. A product sends vectors u, s, t for these three, whose derivatives by g, x and w are
+    sum(g) by the bias. A product weighs these three by vectors u, s, t; the derivatives of the weighted sum are
 
         by g   w P(u) + s x^ + t
         by x   P(q) - r^2 x^ (mean(u a) - mean(u) mean(a) - mean(u x^) mean(a x^)),   a = g w,

@@ -129,8 +129,7 @@ class HessianOperator:
         if shortcuts is None:
             shortcuts = proved_shortcuts(model, probe(whole), pad_token) if whole else Shortcuts(used_rows=True)
         table = word_table(model) if self._sum(float(not shortcuts.used_rows)) == 0 else None  # alike on all workers
-        used_ids = self._used_ids(table) if table is not None else None
-        self.space = ParameterSpace(model, parameters, table, used_ids)
+        self.space = ParameterSpace(model, parameters, table, self._used_ids() if table is not None else None)
         self._loss = BatchLoss(model, self.space, [shard.labels for shard in self._shards], shortcuts, pad_token)
         if shortcuts.cut_padding:
             max_tokens = SHARD_TOKENS if self.device.type == "cpu" else None
@@ -269,7 +268,7 @@ class HessianOperator:
             shard.graph = _edges(gradients)
             self._add(self._retained_gradient, [None if part is None else part.detach() for part in gradients])
 
-    def _used_ids(self, table: str) -> Tensor:
+    def _used_ids(self) -> Tensor:
         """Return the sorted ids of the tokens that any worker's samples use."""
         ids = [shard.inputs["input_ids"].flatten() for shard in self._shards if "input_ids" in shard.inputs]
         local = torch.cat(ids).unique() if ids else torch.empty(0, dtype=torch.long, device=self.device)
@@ -293,11 +292,7 @@ def proved_shortcuts(model: nn.Module, few: Mapping[str, Tensor], pad_token: int
 
     A product with a random vector over a few rows is computed on a copy of the model in float64 with perturbed
     weights, by the stock model (the gradient's own derivative, over all parameters) and with the shortcuts.
-
-    Args:
-        model: It is not changed.
-        few: A batch of a few rows of several lengths.
-        pad_token: What the batch was padded with, where the model's config has none.
+    `pad_token` is what the rows were padded with, where the model's config has none.
 
     Raises:
         UserError: The model does not run on these rows, gives two different answers to one batch (no solver converges

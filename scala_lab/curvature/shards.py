@@ -30,18 +30,12 @@ MAX_LANES = 8
 """Each lane may have a shard's graph in memory at a time."""
 
 
-def cut_batch(
-    batch: Mapping[str, Tensor], shard_cost: int = SHARD_COST, shard_tokens: int | None = None
-) -> list[dict[str, Tensor]]:
+def cut_batch(batch: Mapping[str, Tensor], shard_tokens: int | None = None) -> list[dict[str, Tensor]]:
     """Sort a batch's rows by length, cut them where that is cheapest, and drop columns that are padding in a shard.
 
     Padding is where `attention_mask` is 0, at the end of rows; a batch that is not padded so stays whole. Masked
     columns do not enter a sample's loss, so that only rounding changes; `operator.proved_shortcuts` checks that.
-
-    Args:
-        batch: Padded rows.
-        shard_cost: Cost of a shard beside its tokens, in tokens.
-        shard_tokens: Most tokens of a shard that has several rows, padding included; default any number.
+    Shards of several rows have at most `shard_tokens` tokens, padding included; default any number.
     """
     lengths = _row_lengths(batch)
     if lengths is None:
@@ -55,7 +49,7 @@ def cut_batch(
             name: value[part, : lengths[part[0]]] if name in token_entries else value[part]
             for name, value in batch.items()
         }
-        for like in np.split(order, cheapest_cuts(lengths[order], shard_cost))
+        for like in np.split(order, cheapest_cuts(lengths[order], SHARD_COST))
         for part in cut(like, len(like) if shard_tokens is None else max(1, shard_tokens // lengths[like[0]]))
     ]
 

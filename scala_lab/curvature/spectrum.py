@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from scala_lab.curvature.eigensolvers import EigenResult, KrylovBasis, Solver, dot, subtract_projection, top_eigenpairs
+from scala_lab.curvature.eigensolvers import EigenResult, KrylovBasis, dot, subtract_projection, top_eigenpairs
 from scala_lab.curvature.operator import HessianOperator
 from scala_lab.errors import UserError
 from scala_lab.optim.groups import layer_names
@@ -129,13 +129,7 @@ class DensityResult:
 
 
 def spectral_density(
-    op: HessianOperator,
-    probes: int = 4,
-    steps: int = 50,
-    seed: int = 0,
-    *,
-    width: float | None = None,
-    points: int = 1001,
+    op: HessianOperator, probes: int = 4, steps: int = 50, seed: int = 0, *, width: float | None = None
 ) -> DensityResult:
     """Estimate the density of H's eigenvalues by stochastic Lanczos quadrature.
 
@@ -153,7 +147,6 @@ def spectral_density(
         steps: Lanczos steps for each; more resolve the spectrum more finely.
         seed: Of the probes.
         width: Standard deviation of the Gaussian kernel; default a hundredth of the range of the nodes.
-        points: Of the grid; raised where the kernel is too narrow for them.
     """
     if probes < 1 or steps < 2:
         raise UserError(f"a density needs at least 1 probe and 2 steps, not {probes} and {steps}")
@@ -168,7 +161,7 @@ def spectral_density(
         spread = float(np.ptp(nodes)) or float(np.abs(nodes).max()) or 1.0
         width = spread / 100
     low, high = nodes.min() - MARGIN * width, nodes.max() + MARGIN * width
-    grid = np.linspace(low, high, max(points, int(np.ceil(4 * (high - low) / width)) + 1))
+    grid = np.linspace(low, high, max(1001, int(np.ceil(4 * (high - low) / width)) + 1))
     density = gaussian_mixture(grid, nodes, weights, width)
     return DensityResult(
         grid, density, nodes, weights, probe_of, width, len(nodes), op.space.touched_size, op.space.size
@@ -191,13 +184,7 @@ def gaussian_mixture(grid: np.ndarray, centres: np.ndarray, weights: np.ndarray,
 
 
 def layer_eigenvalues(
-    op: HessianOperator,
-    model: nn.Module,
-    tol: float = 1e-3,
-    *,
-    solver: Solver = "lanczos",
-    max_products: int = 300,
-    seed: int = 0,
+    op: HessianOperator, model: nn.Module, tol: float = 1e-3, *, max_products: int = 300, seed: int = 0
 ) -> dict[str, EigenResult]:
     """Compute the top eigenpair of the diagonal block of each layer: embeddings, the numbered blocks, head.
 
@@ -209,7 +196,7 @@ def layer_eigenvalues(
     a part of a full one.
     """
     return {
-        layer: top_eigenpairs(op.block(names), 1, tol, solver=solver, max_products=max_products, seed=seed)
+        layer: top_eigenpairs(op.block(names), 1, tol, max_products=max_products, seed=seed)
         for layer, names in layer_blocks(op, model).items()
     }
 
