@@ -56,10 +56,10 @@ def test_one_part_that_has_not_converged_is_enough(capfd, monkeypatch, path):
     monkeypatch.setenv("COLUMNS", "200")
     assert all_converged(FINDING)
     assert last_cell(capfd, FINDING) == "yes"
-    found = doubted(FINDING, *path)
-    assert not all_converged(found)
-    assert last_cell(capfd, found) == "NO"
-    sets = {**FINDING, "sets": [FINDING, found]}
+    result = doubted(FINDING, *path)
+    assert not all_converged(result)
+    assert last_cell(capfd, result) == "NO"
+    sets = {**FINDING, "sets": [FINDING, result]}
     assert not all_converged(sets), "in any of the sets"
 
 
@@ -83,9 +83,9 @@ def test_a_trace_has_as_many_products_as_a_solver(tmp_path, monkeypatch, capfd):
         file = Path(f"{most}.json")
         words = flags(samples=8, trace=True, tol=0.5, max_products=most, precision="float64", json=file)
         assert main(["sharpness", "model", *data_flags(Path("rows.csv")), *words]) == code
-        (found,) = strict_json(file.read_text())
-        assert found["converged"], "the eigenvalue has"
-        assert found["trace"]["converged"] == (code == 0)
-        assert found["trace"]["converged"] == (found["trace"]["error"] <= 0.05 * abs(found["trace"]["value"]))
+        (result,) = strict_json(file.read_text())
+        assert result["converged"], "the eigenvalue has"
+        assert result["trace"]["converged"] == (code == 0)
+        assert result["trace"]["converged"] == (result["trace"]["error"] <= 0.05 * abs(result["trace"]["value"]))
         out = capfd.readouterr().out
         assert ("(?)" in out, " NO " in out) == (code == 1, code == 1)
