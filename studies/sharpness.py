@@ -88,7 +88,6 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     if done.empty:
         return Findings()
     plan, task = profile.curvature, done["task"].iloc[0]
-    table = sharpness_table(done)
     notes = [
         f"Top eigenvalue of the Hessian of the mean training loss over {plan.sets} disjoint sets of {plan.samples} "
         f"rows of {task}, without dropout; mean over sets and seeds. Deviation: over the sets, mean over seeds.",
@@ -102,7 +101,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     if len(lost):
         notes.append(f"Without a result: {', '.join(sorted(set(lost['method'])))} ({len(lost)} runs).")
     return Findings(
-        tables=[Tabulation("", table, "Figure 1(c): sharpness at the end of training.", notes)],
+        tables=[Tabulation("", sharpness_table(done), "Figure 1(c): sharpness at the end of training.", notes)],
         figures=[
             Drawing("", _bars(done), f"Figure 1(c): top eigenvalue on {task}, mean and deviation over sets and seeds.")
         ],

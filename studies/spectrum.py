@@ -81,13 +81,13 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     done = frame[frame["status"] == "finished"]
     if done.empty:
         return Findings()
-    plan, task = profile.curvature, done["task"].iloc[0]
-    layers = layer_rows(done)
+    task = done["task"].iloc[0]
     notes = [
-        f"Hessian of the mean training loss over {plan.samples} rows of {task}, seed {profile.seeds[0]}.",
+        f"Hessian of the mean training loss over {profile.curvature.samples} rows of {task}, seed {profile.seeds[0]}.",
         "Trace by random probes with the top eigenvectors taken out; its error is one standard error.",
         RATE_NOTE,
     ]
+    layers = layer_rows(done)
     kappas = ", ".join(f"{run['method']} {run['kappa_alpha']:.3g}" for run in done.to_dict("records"))
     tops = ", ".join(f"{run['method']} {run['eigenvalues'][0]:.3g}" for run in done.to_dict("records"))
     return Findings(

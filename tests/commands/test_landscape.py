@@ -17,6 +17,11 @@ from tests.command_line import flags, own_rows, refuse, strict_json, train_flags
 from tests.tiny import save_tiny_model, write_rows
 
 
+def landscape(*checkpoints: str, **settings: object) -> list[str]:
+    small = {"samples": 48, "threads": 1, "line_points": 5, "plane_points": 3, "out": "landscape"}
+    return ["landscape", *checkpoints, *flags(**small | settings)]
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A folder with runs `one` and `two` from one model on `rows.csv`, and models of other kinds."""
@@ -39,11 +44,6 @@ def place(tmp_path_factory):
 def here(place, tmp_path, monkeypatch):
     monkeypatch.chdir(place)
     return tmp_path
-
-
-def landscape(*checkpoints: str, **settings: object) -> list[str]:
-    small = {"samples": 48, "threads": 1, "line_points": 5, "plane_points": 3, "out": "landscape"}
-    return ["landscape", *checkpoints, *flags(**small | settings)]
 
 
 def read(folder: Path) -> tuple[list[dict], pd.DataFrame, pd.DataFrame]:
