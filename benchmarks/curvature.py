@@ -64,7 +64,7 @@ def load(checkpoint: Path, spec: RunSpec, samples: int, micro_batch: int = 64) -
     """The model in eval mode, and rows that it was trained on as length-sorted batches."""
     import torch
 
-    from scala_lab.commands.checkpoints import SampleOptions, load_with_samples
+    from scala_lab.curvature import SampleOptions, load_with_samples
 
     rows = SampleOptions(samples=samples, micro_batch=micro_batch)
     loaded = load_with_samples(checkpoint, spec.data, rows, torch.device("cpu"))

@@ -1,36 +1,7 @@
-"""Layers with their second derivatives written out: linear, GELU and LayerNorm.
+"""Layers with their second derivatives written out, which make Hessian products faster: linear, GELU and LayerNorm.
 
-GELU whose derivatives are computed once, not in every product.
-
-A product passes each activation twice, and needs its first and second derivative at inputs that never change. torch
-saves the inputs and computes both anew, in a dozen passes over the widest tensors of the model. Here the graph of a
-gradient keeps the two derivatives, and a product multiplies by them.
-
-LayerNorm with its second derivative written out.
-
-With x^ = (x - mean) r the normalised inputs, r = 1 / sqrt(variance + eps), and P(u) = r (u - mean(u) - x^ mean(u x^)),
-which is symmetric, the gradient g by the outputs becomes P(g w) by the inputs, sum(g x^) by the weight w and sum(g) by
-the bias. A product sends vectors u, s, t for these three, and what they do to g, x and w is
-
-    to g   w P(u) + s x^ + t
-    to x   P(q) - r^2 x^ (mean(u a) - mean(u) mean(a) - mean(u x^) mean(a x^)),   a = g w,
-           q = s g - r (u mean(a x^) + a mean(u x^))
-    to w   sum(g P(u))
-
-torch composes the same of some thirty passes over the tokens. P is its own kernel for the first derivative, and all
-that does not depend on u, s and t is kept with the graph.
-
-Linear layers that add their share of a product where it belongs.
-
-Most of a Hessian product is linear layers. For a layer y = x W^T + b and the gradient g of the loss by y, the product
-with v has a part in W from the gradient's own graph and a part from the model's, g^T r + h^T x with r and h what comes
-from the layers around. autograd writes each part for each shard into a new tensor of W's size and adds them up one by
-one. Here a matrix product adds its part to the sum over all shards as it computes it, and what reaches g is collected
-in the same way.
-
-The layers that most of a product goes through, in forms that are quick to differentiate twice.
-
-Attention whose queries are one that is broadcast is computed for one query, and the result is broadcast.
+`QuickLayers` substitutes them for torch's while a model runs. Attention whose queries are all the same row, broadcast,
+is computed for that row alone.
 """
 
 from __future__ import annotations
@@ -50,19 +21,67 @@ from torch.overrides import TorchFunctionMode
 from scala_lab.models.fast_layers import first_query_mask, is_broadcast_query
 
 
+class QuickLayers(TorchFunctionMode):
+    """Run linear layers, GELU and LayerNorm by this module's functions inside the block, where a graph is built.
+
+    The values are the same. Variants of a layer (GELU by tanh, LayerNorm over several axes) stay torch's, as do linear
+    layers whose weight is not among `weights`, those that derivatives are taken by.
+    """
+
+    def __init__(self, weights: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.weights = set(weights)
+
+    def __torch_function__(self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch."""
+        named = kwargs or {}
+        if torch.is_grad_enabled():
+            if function is functional.linear and not named and args[1] in self.weights:
+                return Linear.apply(*args)
+            if function is functional.gelu and not named:
+                return Gelu.apply(*args)
+            if function is functional.layer_norm and len(args[1]) == 1:
+                return _layer_norm(*args, **named)
+        causal, attention = named.get("is_causal"), functional.scaled_dot_product_attention
+        if function is attention and len(args) == 3 and not causal and is_broadcast_query(args[0]):
+            return _attention(*args, **named)
+        return function(*args, **named)
+
+
+def _layer_norm(
+    inputs: Tensor, shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Any:
+    if weight is None or bias is None:
+        return functional.layer_norm(inputs, shape, weight, bias, eps)
+    return LayerNorm.apply(inputs, weight, bias, eps)
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **named: Any) -> Tensor:
+    """Compute attention for the one row that all queries are, and broadcast the result."""
+    output = functional.scaled_dot_product_attention(
+        query[..., :1, :], key, value, attn_mask=first_query_mask(attn_mask), **named
+    )
+    return output.expand(*query.shape[:-1], -1)
+
+
 class Gelu(Function):
-    """x times the share of a normal distribution below x."""
+    """x times the normal distribution function at x, with derivatives that are computed once, not in every product.
+
+    A product passes each activation twice, and needs its first and second derivative at inputs that never change. torch
+    saves the inputs and computes both anew, in a dozen passes over the widest tensors of the model. Here the graph of a
+    gradient stores the two derivatives, and a product multiplies by them.
+    """
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor) -> Tensor:
-        """The activation."""
+        """Return the activation."""
         ctx.save_for_backward(inputs)
         ctx.slope = None
         return functional.gelu(inputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        """The derivative by the inputs; in a pass that builds a graph, the slope is kept for later ones."""
+        """Return the derivative by the inputs; a pass that builds a graph stores the slope for later ones."""
         (grad,) = grads
         (inputs,) = ctx.saved_tensors
         if torch.is_grad_enabled():
@@ -72,7 +91,7 @@ class Gelu(Function):
 
 
 class _GeluGradient(Function):
-    """The gradient times the slope, with the derivatives of that by gradient and inputs."""
+    """The gradient times the slope, differentiable by gradient and inputs."""
 
     @staticmethod
     def forward(ctx: Any, grad: Tensor, inputs: Tensor, slope: Tensor) -> Tensor:
@@ -88,18 +107,31 @@ class _GeluGradient(Function):
 
 
 class LayerNorm(Function):
-    """Normalise the last axis, then times weight, plus bias."""
+    """LayerNorm over the last axis, with its second derivative written out.
+
+    With x^ = (x - mean) r the normalised inputs, r = 1 / sqrt(variance + eps), and P(u) = r (u - mean(u) - x^ mean(u
+    x^)), which is symmetric, the gradient g by the outputs becomes P(g w) by the inputs, sum(g x^) by the weight w and
+    sum(g) by the bias. A product weighs these three by vectors u, s, t; the derivatives of the weighted sum are
+
+        by g   w P(u) + s x^ + t
+        by x   P(q) - r^2 x^ (mean(u a) - mean(u) mean(a) - mean(u x^) mean(a x^)),   a = g w,
+               q = s g - r (u mean(a x^) + a mean(u x^))
+        by w   sum(g P(u))
+
+    torch composes the same of some thirty passes over the tokens. P is torch's own kernel for the first derivative, and
+    all that does not depend on u, s and t is stored with the graph.
+    """
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        """The normalised tokens."""
+        """Return the normalised tokens times weight, plus bias."""
         outputs, mean, rate = torch.native_layer_norm(inputs, [inputs.shape[-1]], weight, bias, eps)
         ctx.save_for_backward(inputs, mean, rate, weight, bias)
         return outputs
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        """The derivatives by inputs, weight and bias."""
+        """Return the derivatives by inputs, weight and bias."""
         (grad,) = grads
         inputs, mean, rate, weight, bias = ctx.saved_tensors
         if torch.is_grad_enabled():
@@ -147,34 +179,34 @@ class _LayerNormGradient(Function):
 
 
 def _project(vector: Tensor, inputs: Tensor, mean: Tensor, rate: Tensor) -> Tensor:
-    """P of a vector for each token."""
+    """Return P of a vector for each token."""
     shape, wanted = [inputs.shape[-1]], [True, False, False]
     return torch.ops.aten.native_layer_norm_backward(vector, inputs, shape, mean, rate, None, None, wanted)[0]
 
 
-_of_this_thread = threading.local()
+_thread = threading.local()
 
 
 @contextmanager
 def added_to(sums: Mapping[Tensor, Tensor]) -> Iterator[None]:
-    """While this lasts, backward passes of this thread add derivatives by weights to their sums and do not return them.
+    """Make backward passes of this thread add derivatives by weights to their sums instead of returning them.
 
     Weights without a sum get no derivative; passes that build a graph return theirs all the same.
     """
-    _of_this_thread.sums = sums
+    _thread.sums = sums
     try:
         yield
     finally:
-        _of_this_thread.sums = None
+        _thread.sums = None
 
 
 def _rows(tensor: Tensor) -> Tensor:
     return tensor.reshape(-1, tensor.shape[-1])
 
 
-def _give(weight: Tensor, left: Tensor, right: Tensor) -> Tensor | None:
+def _weight_gradient(weight: Tensor, left: Tensor, right: Tensor) -> Tensor | None:
     """Add left^T right to the sum of a weight, or return it where there are no sums."""
-    sums = getattr(_of_this_thread, "sums", None)
+    sums = getattr(_thread, "sums", None)
     if sums is None:
         return left.T @ right
     if weight in sums:
@@ -182,9 +214,9 @@ def _give(weight: Tensor, left: Tensor, right: Tensor) -> Tensor | None:
     return None
 
 
-def _give_bias(bias: Tensor | None, rows: Tensor) -> Tensor | None:
+def _bias_gradient(bias: Tensor | None, rows: Tensor) -> Tensor | None:
     """Add the sum of rows to that of a bias, or return it where there are no sums."""
-    sums = getattr(_of_this_thread, "sums", None)
+    sums = getattr(_thread, "sums", None)
     if bias is None:
         return None
     if sums is None:
@@ -195,24 +227,30 @@ def _give_bias(bias: Tensor | None, rows: Tensor) -> Tensor | None:
 
 
 class Linear(Function):
-    """x W^T + b."""
+    """x W^T + b, whose share of a product is added to the sum over all shards as it is computed.
+
+    Most of a Hessian product is linear layers. For the gradient g of the loss by the outputs, the product with v has a
+    part in W from the gradient's own graph and a part from the model's, g^T r + h^T x with r and h from the layers
+    around. autograd writes each part for each shard into a new tensor of W's size and adds them up one by one. Here a
+    matrix product accumulates into the sum, and what reaches g is collected in the same way.
+    """
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """The outputs."""
+        """Return the outputs."""
         ctx.save_for_backward(inputs, weight, bias)
         return functional.linear(inputs, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        """The derivatives by inputs, weight and bias."""
+        """Return the derivatives by inputs, weight and bias."""
         inputs, weight, bias = ctx.saved_tensors
         (grad,) = grads
         if torch.is_grad_enabled():
             return _LinearGradient.apply(grad, inputs, weight, bias, ctx.needs_input_grad[0])
         rows = _rows(grad)
         before = (rows @ weight).view_as(inputs) if ctx.needs_input_grad[0] else None
-        return before, _give(weight, rows, _rows(inputs)), _give_bias(bias, rows)
+        return before, _weight_gradient(weight, rows, _rows(inputs)), _bias_gradient(bias, rows)
 
 
 class _LinearGradient(Function):
@@ -239,53 +277,5 @@ class _LinearGradient(Function):
         if by_bias is not None:
             to_grad += by_bias
         to_inputs = None if by_weight is None else (rows @ by_weight).view_as(inputs)
-        to_weight = None if by_inputs is None else _give(weight, rows, _rows(by_inputs))
+        to_weight = None if by_inputs is None else _weight_gradient(weight, rows, _rows(by_inputs))
         return to_grad.view_as(grad), to_inputs, to_weight, None, None
-
-
-class QuickLayers(TorchFunctionMode):
-    """While this lasts, a model that builds a graph runs linear layers, GELU and LayerNorm by this package's functions.
-
-    The values are the same. What a layer does otherwise (GELU by tanh, LayerNorm over several axes) stays as it is.
-
-    Args:
-        weights: The weights that derivatives are taken by: linear layers with other ones stay as they are.
-    """
-
-    def __init__(self, weights: Sequence[Tensor]) -> None:
-        super().__init__()
-        self.weights = set(weights)
-
-    def __torch_function__(self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of torch."""
-        named = kwargs or {}
-        if torch.is_grad_enabled():
-            if function is functional.linear and not named and args[1] in self.weights:
-                return Linear.apply(*args)
-            if function is functional.gelu and not named:
-                return Gelu.apply(*args)
-            if function is functional.layer_norm and len(args[1]) == 1:
-                return self._layer_norm(function, *args, **named)
-        if function is functional.scaled_dot_product_attention and len(args) == 3 and not named.get("is_causal"):
-            return _for_one_query(*args, **named) if is_broadcast_query(args[0]) else function(*args, **named)
-        return function(*args, **named)
-
-    def _layer_norm(
-        self,
-        function: Callable[..., Any],
-        inputs: Tensor,
-        shape: Sequence[int],
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        eps: float = 1e-5,
-    ) -> Any:
-        if weight is None or bias is None:
-            return function(inputs, shape, weight, bias, eps)
-        return LayerNorm.apply(inputs, weight, bias, eps)
-
-
-def _for_one_query(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **named: Any) -> Tensor:
-    output = functional.scaled_dot_product_attention(
-        query[..., :1, :], key, value, attn_mask=first_query_mask(attn_mask), **named
-    )
-    return output.expand(*query.shape[:-1], -1)

@@ -1,248 +1,345 @@
-"""The curvature of a trained checkpoint over fixed, seeded rows: what the commands and the studies ask for.
+"""The curvature of saved checkpoints over fixed, seeded rows, measured by one process or by several workers.
 
-Which rows a Hessian is taken over: fixed, seeded, disjoint sets, cut into length-sorted batches.
-
-What the studies ask about a trained run's curvature; every result is flat, ready for JSON.
-
-All are taken over training rows of the run, in fixed, seeded sets, which are the same for every run on the same task:
-the sharpness of one method and another is that of the same samples.
+`scala-lab sharpness` and `landscape`, the studies and the benchmarks load checkpoints and choose rows here. The rows
+depend on the task, their number and the seed alone: two methods are compared on the same samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import os
+import pickle
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
+import torch
+import torch.distributed as dist
+import tyro
 
-from scala_lab.curvature.eigensolvers import top_eigenpairs
-from scala_lab.curvature.landscape import eigenvector_directions, filter_normalised, slice_1d, slice_2d
+from scala_lab.config import DataSpec, MachineSpec, RunSpec
+from scala_lab.curvature.eigensolvers import EigenResult, top_eigenpairs
 from scala_lab.curvature.operator import HessianOperator
-from scala_lab.curvature.spectrum import layer_eigenvalues, spectral_density, trace
+from scala_lab.curvature.spectrum import DensityResult, kappa_alpha, layer_eigenvalues, spectral_density, trace
 from scala_lab.data.tokens import Padding, TokenSplit, collate, cut_by_length
 from scala_lab.errors import UserError
+from scala_lab.models.loading import load_classifier, to_float64
+from scala_lab.processes import launched_workers
+from scala_lab.training.distributed import World, join_world, run_workers, warn_of_crowded_cores
+from scala_lab.training.preparation import Prepared, admit_model, prepare, prepare_data
+from scala_lab.training.worker import work
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PreTrainedModel
 
     from scala_lab.training.run_dir import RunResult
 
 
+@dataclass(frozen=True)
+class SampleOptions:
+    """Which rows the loss is taken over, and how it is computed."""
+
+    samples: int = 256
+    """How many rows."""
+    rows: Literal["train", "eval"] = "train"
+    """Training rows, or evaluation rows."""
+    seed: int = 0
+    """Of the choice of rows, of solvers' starts and of random directions."""
+    micro_batch: int = 64
+    """Rows that run at once; changes speed and memory, not the result."""
+    precision: Literal["float32", "float64"] = "float32"
+    """Of weights and vectors."""
+    memory: float = 2.0
+    """GiB of gradient graphs to keep, which makes Hessian products faster; the rest is streamed."""
+    threads: int = 0
+    """CPU threads; 0 for as many as OMP_NUM_THREADS says, else all cores."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: CUDA where there is one."""
+
+    @property
+    def budget(self) -> int:
+        """Bytes of gradient graphs to keep."""
+        return int(self.memory * 2**30)
+
+    def check(self, data: DataSpec) -> None:
+        """Refuse numbers that cannot work."""
+        if self.samples < 1:
+            raise UserError(f"--samples must be at least 1, not {self.samples}")
+        for name in ("memory", "threads", "seed"):
+            if not getattr(self, name) >= 0:  # refuses nan too
+                raise UserError(f"--{name} must be at least 0, not {getattr(self, name)}")
+        if self.memory == float("inf"):
+            raise UserError("--memory must be a finite number")
+        RunSpec(data=data, seed=self.seed).override(micro_batch=self.micro_batch).resolved()
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A checkpoint on its device, the batches of each disjoint set of rows, and the unit of the loss."""
+
+    model: PreTrainedModel
+    sets: list[list[dict[str, torch.Tensor]]]
+    unit: str
+
+
+def load_with_samples(
+    checkpoint: Path,
+    data: DataSpec,
+    options: SampleOptions,
+    device: torch.device,
+    *,
+    prepared: Prepared | None = None,
+    repeats: int = 1,
+    rank: int = 0,
+    workers: int = 1,
+) -> Loaded:
+    """Load a checkpoint and a worker's share of its disjoint sets of rows, by default tokenised for the checkpoint."""
+    prepared = prepared or prepare_data(data, str(checkpoint))
+    model = load_classifier(str(checkpoint), prepared.task, new_head=False, label_names=data.label_names)
+    padding = admit_model(model, prepared, str(checkpoint), use="predict").padding
+    split = prepared.train if options.rows == "train" else next(iter(prepared.evals.values()))
+    sets = [
+        sorted_batches(split, rows, options.micro_batch, padding, rank, workers)
+        for rows in disjoint_sets(split, options.samples, repeats, options.seed)
+    ]
+    torch.nn.Module.to(to_float64(model) if options.precision == "float64" else model, device)
+    return Loaded(model, sets, "squared label units" if prepared.task.regression else "nats")
+
+
+def load_run(run: RunResult, samples: int, sets: int = 1, seed: int = 0) -> Loaded:
+    """Load a finished run's checkpoint with disjoint sets of the rows that it was trained on.
+
+    The run's label names are those of the model that it started from; its checkpoint has the task's.
+    """
+    device = torch.device("cuda" if run.spec.machine.device == "cuda" else "cpu")
+    data, options = replace(run.spec.data, label_names=()), SampleOptions(samples, seed=seed)
+    return load_with_samples(run.checkpoint, data, options, device, prepared=prepare(run.spec), repeats=sets)
+
+
 def disjoint_sets(split: TokenSplit, samples: int, repeats: int, seed: int) -> list[np.ndarray]:
-    """`repeats` sets of `samples` rows, no row twice; the first set does not depend on how many there are."""
+    """Draw `repeats` sets of `samples` rows, no row twice; the first set does not depend on how many there are."""
     if samples * repeats > len(split):
-        asked = f"{samples} rows" if repeats == 1 else f"{repeats} disjoint sets of {samples} rows"
-        raise UserError(f"{asked} were asked for, but there are {len(split)}")
+        request = f"{samples} rows" if repeats == 1 else f"{repeats} disjoint sets of {samples} rows"
+        raise UserError(f"{request} were asked for, but there are {len(split)}")
     order = np.random.default_rng([seed, 4]).permutation(len(split))
-    return [order[part * samples : (part + 1) * samples] for part in range(repeats)]
+    return [order[index * samples : (index + 1) * samples] for index in range(repeats)]
 
 
 def sorted_batches(
     split: TokenSplit, rows: np.ndarray, micro_batch: int, padding: Padding, rank: int = 0, workers: int = 1
 ) -> list[dict[str, torch.Tensor]]:
-    """A worker's share of some rows as batches for a model: sorted by length, so that little is padded."""
+    """Collate a worker's share of some rows into batches for a model, sorted by length, so that little is padded."""
     longest_first = rows[np.argsort(-split.lengths[rows], kind="stable")]
-    mine = longest_first[rank::workers]
-    return [collate(split, part, padding) for part in cut_by_length(split, mine, micro_batch, padding)]
-
-
-MICRO_BATCH = 64
-
-
-def sharpness(
-    runs: Sequence[RunResult],
-    *,
-    samples: int,
-    sets: int,
-    tol: float = 1e-3,
-    max_products: int = 300,
-    power_products: int = 0,
-    power_tol: float = 1e-2,
-    seed: int = 0,
-    threads: int = 1,
-) -> dict[str, Any]:
-    """Top eigenvalue on several disjoint sets of rows by Lanczos, and on the first by power iteration as a check.
-
-    Args:
-        runs: The run to look at.
-        samples: Rows of each set.
-        sets: How many.
-        tol: Largest residual of a converged eigenpair.
-        max_products: For each search.
-        power_products: Most products of the check; 0 for none.
-        power_tol: Largest residual of a converged check; a residual r bounds the eigenvalue's relative error by r.
-        seed: Of the choice of rows and of the random starts.
-        threads: Set by whoever calls this; part of what determines the last bits.
-
-    Returns:
-        `eigenvalue` (mean over the sets), `deviation` (standard deviation over them; None for one set),
-        `eigenvalues`, `residuals`, `converged`, `tolerance`, `hvps`, `loss` (mean over the sets), `score` (the
-        run's headline metric in percent; None without one) and, where the check was asked for, `power_eigenvalue`,
-        `power_residual`, `power_converged`, `power_hvps`.
-    """
-    scene = _scene(runs[0], samples, sets, seed)
-    values, residuals, products, losses = [], [], 0, []
-    power: dict[str, Any] = {}
-    for batches in scene.sets:
-        op = HessianOperator(scene.model, batches)
-        found = top_eigenpairs(op, 1, tol, max_products=max_products, seed=seed)
-        values.append(float(found.eigenvalues[0]))
-        residuals.append(float(found.residuals[0]))
-        products += found.hvps
-        losses.append(op.loss())
-        if power_products and not power:
-            check = top_eigenpairs(op, 1, power_tol, solver="power", max_products=power_products, seed=seed)
-            power = {
-                "power_eigenvalue": float(check.eigenvalues[0]),
-                "power_residual": float(check.residuals[0]),
-                "power_converged": check.converged,
-                "power_hvps": check.hvps,
-            }
-    return {
-        "eigenvalue": float(np.mean(values)),
-        "deviation": float(np.std(values, ddof=1)) if sets > 1 else None,
-        "eigenvalues": values,
-        "residuals": residuals,
-        "converged": max(residuals) <= tol,
-        "tolerance": tol,
-        "hvps": products,
-        "loss": float(np.mean(losses)),
-        "score": _score(runs[0]),
-        **power,
-    }
-
-
-def spectrum(
-    runs: Sequence[RunResult],
-    *,
-    samples: int,
-    top_k: int = 1,
-    tol: float = 1e-3,
-    max_products: int = 300,
-    probes: int = 1,
-    lanczos_steps: int = 30,
-    trace_products: int = 15,
-    seed: int = 0,
-    threads: int = 1,
-) -> dict[str, Any]:
-    """Both ends of the spectrum, its trace and density, and the top eigenvalue of every layer's block.
-
-    Args:
-        runs: The run to look at.
-        samples: Rows of the one set.
-        top_k: Top eigenvalues of the whole Hessian.
-        tol: Largest residual of a converged eigenpair.
-        max_products: For each search.
-        probes: Of the density.
-        lanczos_steps: Of each probe.
-        trace_products: Most probes of the trace.
-        seed: Of rows, starts and probes.
-        threads: Set by whoever calls this.
-
-    Returns:
-        `eigenvalues`, `residuals`, `smallest`, `smallest_residual`, `trace`, `trace_error`, `trace_converged`; the
-        density as quadrature `nodes` and `weights` with `touched_size` and `full_size`; `layers` with
-        `layer_eigenvalues`, `layer_residuals` and `layer_converged`, and `kappa_alpha`; `converged`, `hvps`.
-    """
-    scene = _scene(runs[0], samples, 1, seed)
-    op = HessianOperator(scene.model, scene.sets[0])
-    top = top_eigenpairs(op, top_k, tol, max_products=max_products, seed=seed)
-    low = top_eigenpairs(op, 1, tol, which="smallest", max_products=max_products, seed=seed)
-    total = trace(op, max_products=trace_products, seed=seed, known=top if top.converged else None)
-    density = spectral_density(op, probes, lanczos_steps, seed)
-    layers = layer_eigenvalues(op, scene.model, tol, max_products=max_products, seed=seed)
-    return {
-        "eigenvalues": top.eigenvalues.tolist(),
-        "residuals": top.residuals.tolist(),
-        "smallest": float(low.eigenvalues[0]),
-        "smallest_residual": float(low.residuals[0]),
-        "trace": total.trace,
-        "trace_error": total.error,
-        "trace_converged": total.converged,
-        "nodes": density.nodes.tolist(),
-        "weights": density.weights.tolist(),
-        "probe_of": density.probe_of.tolist(),
-        "touched_size": density.touched_size,
-        "full_size": density.full_size,
-        "layers": list(layers.names),
-        "layer_eigenvalues": layers.eigenvalues.tolist(),
-        "layer_residuals": layers.residuals.tolist(),
-        "layer_converged": layers.converged.tolist(),
-        "kappa_alpha": layers.kappa_alpha,
-        "converged": top.converged and low.converged and bool(layers.converged.all()),
-        "hvps": op.products + int(layers.hvps.sum()),
-    }
-
-
-def slices(
-    runs: Sequence[RunResult],
-    *,
-    samples: int,
-    line_points: int,
-    line_reach: float,
-    plane_points: int,
-    plane_reach: float,
-    tol: float = 1e-2,
-    seed: int = 0,
-    threads: int = 1,
-) -> dict[str, Any]:
-    """Loss and accuracy along the top eigenvector, and over a plane of two filter-normalised random directions.
-
-    Args:
-        runs: The run to look at.
-        samples: Rows of the one set.
-        line_points: Along the eigenvector.
-        line_reach: How far to both sides, in units of weight.
-        plane_points: Along each side of the plane.
-        plane_reach: How far to each side, in weight norms.
-        tol: Of the eigenvector.
-        seed: Of rows, start and directions.
-        threads: Set by whoever calls this.
-
-    Returns:
-        `line_position`, `line_loss`, `line_accuracy`, `plane_x`, `plane_y`, `plane_loss`, `plane_accuracy`, and the
-        `eigenvalue` with its `residual`. Values that are not finite are None, as are accuracies of a regression.
-    """
-    scene = _scene(runs[0], samples, 1, seed)
-    batches = scene.sets[0]
-    top = top_eigenpairs(HessianOperator(scene.model, batches), 1, tol, seed=seed)
-    line = slice_1d(scene.model, batches, eigenvector_directions(top)[0], line_points, (-line_reach, line_reach))
-    directions = filter_normalised(scene.model, seed), filter_normalised(scene.model, seed + 1)
-    plane = slice_2d(scene.model, batches, directions, plane_points, (-plane_reach, plane_reach))
-    found = {f"line_{name}": _finite(line[name]) for name in line.columns}
-    found |= {f"plane_{name}": _finite(plane[name]) for name in plane.columns}
-    return {**found, "eigenvalue": float(top.eigenvalues[0]), "residual": float(top.residuals[0])}
+    share = longest_first[rank::workers]
+    return [collate(split, part, padding) for part in cut_by_length(split, share, micro_batch, padding)]
 
 
 @dataclass(frozen=True)
-class _Scene:
-    """A trained model and the sets of rows it is looked at over, each as batches."""
+class SharpnessOptions:
+    """What to measure of which checkpoints."""
 
-    model: PreTrainedModel
-    sets: list[list[dict[str, torch.Tensor]]]
+    checkpoints: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """Run folders, or folders that hold config.json and model.safetensors."""
+    data: DataSpec = field(default_factory=DataSpec)
+    over: SampleOptions = field(default_factory=SampleOptions)
+    repeats: int = 1
+    """Disjoint sets of that many rows: the table shows mean and standard deviation over them."""
+    top_k: int = 1
+    """How many of the largest eigenvalues."""
+    smallest: bool = False
+    """Also the most negative eigenvalue."""
+    trace: bool = False
+    """Also the trace, with a standard error; converged if that is at most 5% of it."""
+    layers: bool = False
+    """Also the top eigenvalue of each layer's block (alpha_i) and their spread kappa_alpha."""
+    density: bool = False
+    """Also the spectral density, drawn into --out."""
+    solver: Literal["lanczos", "power", "pyhessian"] = "lanczos"
+    """lanczos: fewest products; power: the paper's; pyhessian: that package, as a cross-check."""
+    tol: float = 1e-3
+    """Largest residual of a converged pair."""
+    max_products: int = 300
+    """Stop a solver, and the trace, after this many Hessian-vector products."""
+    workers: int = 1
+    """Processes that share the rows: each multiplies its own, one all-reduce per product; torchrun works as well."""
+
+    @property
+    def spec(self) -> RunSpec:
+        """The machine's share of the options, resolved and checked as for a run."""
+        workers, threads = launched_workers(self.workers), self.over.threads or None
+        machine = MachineSpec(workers=workers, threads=threads, device=self.over.device)
+        return RunSpec(data=self.data, machine=machine).override(batch_size=max(1, workers)).resolved()
 
 
-def _scene(run: RunResult, samples: int, sets: int, seed: int) -> _Scene:
-    import torch
+class ProgressBar(Protocol):
+    """Shows how many products, or points of a landscape, have been computed for a checkpoint."""
 
-    from scala_lab.models.loading import load_classifier
-    from scala_lab.training.preparation import admit_model, prepare
+    def start(self, title: str, unit: Literal["products", "points"], /, total: int | None = None) -> None:
+        """Begin to count for another checkpoint."""
 
-    spec = run.spec
-    prepared = prepare(spec)
-    model = load_classifier(str(run.checkpoint), prepared.task, new_head=False)
-    padding = admit_model(model, prepared, str(run.checkpoint), use="predict").padding
-    device = torch.device("cuda" if spec.machine.device == "cuda" else "cpu")
-    model.to(device, torch.float32)  # type: ignore[arg-type]
-    chosen = disjoint_sets(prepared.train, samples, sets, seed)
-    return _Scene(model, [sorted_batches(prepared.train, rows, MICRO_BATCH, padding) for rows in chosen])
+    def advance(self) -> None:
+        """Count one."""
 
 
-def _score(run: RunResult) -> float | None:
-    return next((100 * value for split in run.metrics.values() for value in split.values()), None)
+Results = tuple[list[dict[str, Any]], dict[str, DensityResult]]
+"""One record per checkpoint, ready for JSON, and the densities that were requested, by checkpoint."""
 
 
-def _finite(column: Any) -> list[float | None]:
-    return [float(value) if np.isfinite(value) else None for value in column]
+def measure_sharpness(options: SharpnessOptions, progress: Callable[[bool], AbstractContextManager[Any]]) -> Results:
+    """Measure every checkpoint, as the only process or as one of several workers, which all return the same.
+
+    `progress` makes a `ProgressBar`, which is shown or not.
+    """
+    records: list[dict[str, Any]] = []
+    densities: dict[str, DensityResult] = {}
+    world = join_world(options.spec)
+    try:
+        with progress(world.leads) as bar:
+            for checkpoint in options.checkpoints:
+                record, density = _measure_checkpoint(options, checkpoint, world, bar)
+                records.append(record)
+                if density is not None:
+                    densities[str(checkpoint)] = density
+    finally:
+        world.leave()
+    return records, densities
+
+
+def measure_by_workers(options: SharpnessOptions) -> Results:
+    """Start the workers and return the results of the first one; all have the same."""
+    with tempfile.TemporaryDirectory(prefix="scala-lab-") as folder:
+        Path(folder, "options").write_bytes(pickle.dumps(options))
+        run_workers("scala_lab.curvature.checkpoint", {"folder": folder}, options.spec.machine)
+        return pickle.loads(Path(folder, "results").read_bytes())
+
+
+def _worker(job: dict[str, Any]) -> None:
+    from scala_lab.training.progress import CountBar
+
+    folder = Path(job["folder"])
+    results = measure_sharpness(pickle.loads((folder / "options").read_bytes()), CountBar)
+    if os.environ["RANK"] == "0":
+        (folder / "results").write_bytes(pickle.dumps(results))
+
+
+def _measure_checkpoint(
+    options: SharpnessOptions, checkpoint: Path, world: World, bar: ProgressBar
+) -> tuple[dict[str, Any], DensityResult | None]:
+    """Return the record of a checkpoint, and the density of its first set of rows.
+
+    With several sets of rows, `eigenvalues` is the mean over them and `deviation` their standard deviation; each
+    set's own values stand under `sets`.
+    """
+    over = options.over
+    share: dict[str, Any] = {"repeats": options.repeats, "rank": world.rank, "workers": world.size}
+    loaded = load_with_samples(checkpoint, options.data, over, world.device, **share)
+    if world.leads and checkpoint == options.checkpoints[0]:
+        warn_of_crowded_cores(options.spec)
+    group = dist.group.WORLD if world.size > 1 else None
+    sets, density = [], None
+    for number, batches in enumerate(loaded.sets, start=1):
+        bar.start(f"{checkpoint} ({number}/{options.repeats})" if options.repeats > 1 else str(checkpoint), "products")
+        started = time.perf_counter()
+        op = HessianOperator(loaded.model, batches, budget=over.budget, group=group, on_product=bar.advance)
+        loss = op.loss()
+        if not np.isfinite(loss):
+            raise UserError(f"{checkpoint}: the mean loss over these rows is {loss}, which has no curvature")
+        top = _top_eigenpairs(options, loaded.model, batches, op, bar)
+        entry = top.record() | {"seconds": time.perf_counter() - started}
+        entry |= ({"note": top.note} if top.note else {}) | _extras(options, loaded.model, op, top)
+        if options.density and number == 1:
+            density = spectral_density(op, seed=over.seed)
+        sets.append(entry | {"all_hvps": op.products, "loss": loss})
+    return _combine_sets(options, checkpoint, loaded.unit, sets), density
+
+
+def _top_eigenpairs(
+    options: SharpnessOptions,
+    model: torch.nn.Module,
+    batches: list[dict[str, torch.Tensor]],
+    op: HessianOperator,
+    bar: ProgressBar,
+) -> EigenResult:
+    k, tol, seed = options.top_k, options.tol, options.over.seed
+    if k > op.space.touched_size:
+        raise UserError(f"--top-k {k}: these rows touch {op.space.touched_size} parameters, there are no more pairs")
+    if options.solver == "pyhessian":
+        from scala_lab.curvature.pyhessian_check import pyhessian_top
+
+        iterations = max(1, options.max_products // k)
+        return pyhessian_top(model, batches, k, tol, iterations, seed, op=op, on_product=bar.advance)
+    return top_eigenpairs(op, k, tol, solver=options.solver, max_products=options.max_products, seed=seed)
+
+
+def _extras(options: SharpnessOptions, model: torch.nn.Module, op: HessianOperator, top: EigenResult) -> dict[str, Any]:
+    """Measure what was requested besides the top eigenpairs, with the same operator."""
+    extras: dict[str, Any] = {}
+    tol, max_products, seed = options.tol, options.max_products, options.over.seed
+    if options.smallest:
+        extras["smallest"] = top_eigenpairs(op, 1, tol, which="smallest", max_products=max_products, seed=seed).first()
+    if options.trace:
+        total = trace(op, max_products=max(2, max_products), seed=seed, known=top if top.converged else None)
+        extras["trace"] = {"value": total.trace, "error": total.error, "converged": total.converged}
+    if options.layers:
+        layers = layer_eigenvalues(op, model, tol, max_products=max_products, seed=seed)
+        extras["layers"] = {name: result.first() for name, result in layers.items()}
+        extras["kappa_alpha"] = kappa_alpha(layers)
+    return extras
+
+
+def _combine_sets(options: SharpnessOptions, checkpoint: Path, unit: str, sets: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the record of a checkpoint from those of its sets of rows."""
+    values = np.array([entry["eigenvalues"] for entry in sets])
+    extras = ("smallest", "trace", "layers", "kappa_alpha", "note")
+    return {
+        "checkpoint": str(checkpoint),
+        "task": options.data.task,
+        "rows": options.over.rows,
+        "samples": options.over.samples,
+        "solver": options.solver,
+        "tol": options.tol,
+        "eigenvalues": values.mean(0).tolist(),
+        "deviation": values.std(0, ddof=1).tolist() if len(sets) > 1 else None,
+        "residuals": np.array([entry["residuals"] for entry in sets]).max(0).tolist(),
+        "hvps": sum(entry["hvps"] for entry in sets),
+        "converged": all(entry["converged"] for entry in sets),
+        "seconds": sum(entry["seconds"] for entry in sets),
+        "loss": float(np.mean([entry["loss"] for entry in sets])),
+        "loss_unit": unit,
+        **{name: sets[0][name] for name in extras if name in sets[0]},
+        **({"sets": sets} if len(sets) > 1 else {}),
+    }
+
+
+def all_converged(record: dict[str, Any]) -> bool:
+    """Return whether everything that was requested, over every set, is within its tolerance."""
+    return all(
+        part["converged"]
+        for entry in record.get("sets", [record])
+        for part in (
+            entry,
+            *entry.get("layers", {}).values(),
+            *(entry[name] for name in ("smallest", "trace") if name in entry),
+        )
+    )
+
+
+def short_names(checkpoints: Sequence[Path]) -> dict[str, str]:
+    """Return what figures call the checkpoints: their paths from the folder that they have in common.
+
+    Example:
+        >>> short_names([Path("runs/seed-0/plain"), Path("runs/seed-0/scala")])
+        {'runs/seed-0/plain': 'plain', 'runs/seed-0/scala': 'scala'}
+    """
+    paths = [Path(os.path.abspath(checkpoint)) for checkpoint in checkpoints]
+    common = os.path.commonpath([path.parent for path in paths])
+    return {str(checkpoint): os.path.relpath(path, common) for checkpoint, path in zip(checkpoints, paths, strict=True)}
+
+
+if __name__ == "__main__":
+    work(sys.argv[1], _worker)

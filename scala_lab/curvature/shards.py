@@ -1,20 +1,4 @@
-"""Batches cut into shards of rows of like length, run side by side on the cores.
-
-Batches cut into shards of rows of like length, so that products spend little on padding.
-
-A batch that was padded to its longest row is mostly padding for its shortest ones. Here its rows are sorted by length
-and cut where that is cheapest; each shard loses the columns that are padding in all of its rows. Masked columns do not
-enter a sample's loss, so nothing changes but rounding; `operator.proved_shortcuts` shows whether that is true.
-
-Several shards at once on the cores of one worker.
-
-Shards are small, so that two cores that share the work of each operation wait for each other more than they compute.
-Here every lane, a Python thread, takes whole shards and has its share of the compute threads to itself: autograd runs a
-CPU graph in the thread that asks for it and lets go of the interpreter meanwhile. Which shard goes to which lane is a
-function of their sizes alone, and lanes are summed in order, so that the same machine gives the same bits every time.
-
-How many bytes the graph of a computation keeps alive.
-"""
+"""Batches cut into shards of rows of like length, and the threads that run several shards at once."""
 
 from __future__ import annotations
 
@@ -29,31 +13,29 @@ from torch import Tensor
 
 from scala_lab.batches import cheapest_cuts, cut
 
+T = TypeVar("T")
+R = TypeVar("R")
+
 SHARD_COST = 20
-"""What a shard costs beside its tokens, in tokens: it writes and adds up a gradient of the model's size.
+"""Cost of a shard beside its tokens, in tokens: it writes and adds up a gradient of the model's size.
 
 Measured on a 3-layer encoder of width 384, a shard per core: products are within 4% of the best from 10 to 40.
 """
-
-PROBE_ROWS = 4
-"""Rows on which it is shown what need not be computed."""
-
 SHARD_TOKENS = 1024
 """Most tokens of a shard that has several rows, on the CPU. Matrix products are at full speed from some 200 on, and
-beside the kept graphs a worker holds that of one shard on each core."""
+beside the retained graphs a worker has that of one shard in memory for each core."""
+PROBE_ROWS = 4
+"""Rows on which shortcuts are proved."""
+MAX_LANES = 8
+"""Each lane may have a shard's graph in memory at a time."""
 
 
-def cut_batch(
-    batch: Mapping[str, Tensor], shard_cost: int = SHARD_COST, shard_tokens: int | None = None
-) -> list[dict[str, Tensor]]:
-    """The rows of a batch in shards without needless padding; the batch itself where padding cannot be told.
+def cut_batch(batch: Mapping[str, Tensor], shard_tokens: int | None = None) -> list[dict[str, Tensor]]:
+    """Sort a batch's rows by length, cut them where that is cheapest, and drop columns that are padding in a shard.
 
-    Padding is what `attention_mask` is 0 on, at the end of rows.
-
-    Args:
-        batch: Padded rows.
-        shard_cost: Of a shard beside its tokens, in tokens.
-        shard_tokens: Most tokens of a shard that has several rows, padding included; default any number.
+    Padding is where `attention_mask` is 0, at the end of rows; a batch that is not padded so stays whole. Masked
+    columns do not enter a sample's loss, so that only rounding changes; `operator.proved_shortcuts` checks that.
+    Shards of several rows have at most `shard_tokens` tokens, padding included; default any number.
     """
     lengths = _row_lengths(batch)
     if lengths is None:
@@ -67,14 +49,19 @@ def cut_batch(
             name: value[part, : lengths[part[0]]] if name in token_entries else value[part]
             for name, value in batch.items()
         }
-        for like in np.split(order, cheapest_cuts(lengths[order], shard_cost))
+        for like in np.split(order, cheapest_cuts(lengths[order], SHARD_COST))
         for part in cut(like, len(like) if shard_tokens is None else max(1, shard_tokens // lengths[like[0]]))
     ]
 
 
 def probe(batches: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """A few rows of the batch with most padding, else of the widest, from its shortest to its longest."""
-    batch = max(batches, key=lambda batch: (cells([batch]) - cells(cut_batch(batch)), _cells_of_a_row(batch)))
+    """Return a few rows of the batch with most padding, else of the widest, from its shortest to its longest."""
+
+    def padding_and_width(batch: Mapping[str, Tensor]) -> tuple[int, int]:
+        width = sum(value[0].numel() for value in batch.values() if value.ndim)
+        return _numel(batch) - sum(map(_numel, cut_batch(batch))), width
+
+    batch = max(batches, key=padding_and_width)
     lengths = _row_lengths(batch)
     if lengths is None or len(lengths) <= PROBE_ROWS:
         return dict(batch)
@@ -82,13 +69,8 @@ def probe(batches: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return {name: value[chosen] for name, value in batch.items()}
 
 
-def cells(batches: Iterable[Mapping[str, Tensor]]) -> int:
-    """Numbers in some batches."""
-    return sum(value.numel() for batch in batches for value in batch.values())
-
-
-def _cells_of_a_row(batch: Mapping[str, Tensor]) -> int:
-    return sum(value[0].numel() for value in batch.values() if value.ndim)
+def _numel(batch: Mapping[str, Tensor]) -> int:
+    return sum(value.numel() for value in batch.values())
 
 
 def _row_lengths(batch: Mapping[str, Tensor]) -> np.ndarray | None:
@@ -102,20 +84,18 @@ def _row_lengths(batch: Mapping[str, Tensor]) -> np.ndarray | None:
     return real.sum(1).cpu().numpy()
 
 
-T = TypeVar("T")
-R = TypeVar("R")
-
-MOST_LANES = 8
-"""Each lane may hold a shard's graph at a time, so memory grows with them."""
-
-
 def lane_count(shards: int, device: torch.device) -> int:
-    """How many shards are worth running at once."""
-    return max(1, min(torch.get_num_threads(), shards, MOST_LANES)) if device.type == "cpu" else 1
+    """Return how many shards are worth running at once."""
+    return max(1, min(torch.get_num_threads(), shards, MAX_LANES)) if device.type == "cpu" else 1
 
 
 class Lanes:
-    """Threads with compute threads of their own; one lane is the caller itself."""
+    """Python threads, each with its own compute threads, that take whole shards; one lane is the caller itself.
+
+    Shards are small: cores that share each operation would wait for one another more than they compute. autograd runs a
+    CPU graph in the thread that calls it and releases the interpreter lock meanwhile. Which shard goes to which lane
+    depends on their sizes alone, and lanes are summed in order, so the same machine gives the same bits every time.
+    """
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -125,14 +105,14 @@ class Lanes:
             self._pool = ThreadPoolExecutor(count, initializer=lambda: torch.set_num_threads(threads))
 
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """The function of each item, one item per lane, in order."""
+        """Apply a function to each item, one item per lane; results are in order."""
         if self._pool is None:
             return [function(item) for item in items]
         return list(self._pool.map(function, items))
 
 
 def graph_bytes(outputs: Iterable[Tensor]) -> int:
-    """Bytes of all storages that the graph behind some tensors has saved, each once; leaves and outputs apart.
+    """Return the bytes of all storages that the graph behind some tensors has saved, each once, without leaves.
 
     Example:
         >>> import torch
@@ -155,15 +135,15 @@ def graph_bytes(outputs: Iterable[Tensor]) -> int:
 
 
 def _saved_tensors(node: Any) -> Iterator[Tensor]:
-    kind: Any = type(node)
-    for name in _saved_names(kind):
+    node_type: Any = type(node)
+    for name in _saved_names(node_type):
         saved = getattr(node, name)
-        for value in saved if isinstance(saved, tuple | list) else (saved,):
-            if isinstance(value, Tensor):
-                yield value
+        yield from (
+            value for value in (saved if isinstance(saved, tuple | list) else (saved,)) if isinstance(value, Tensor)
+        )
 
 
 @cache
-def _saved_names(kind: type) -> tuple[str, ...]:
-    """Attributes under which nodes of a kind show what they saved; `saved_tensors` is that of functions in Python."""
-    return tuple(name for name in dir(kind) if name.startswith("_saved_") or name == "saved_tensors")
+def _saved_names(node_type: type) -> tuple[str, ...]:
+    """Attributes with the saved tensors of a node type; `saved_tensors` is that of functions in Python."""
+    return tuple(name for name in dir(node_type) if name.startswith("_saved_") or name == "saved_tensors")

@@ -22,19 +22,19 @@ def test_both_ends_of_the_spectrum_against_the_dense_matrix(every):
 
 @pytest.mark.parametrize("solver", ["lanczos", "power"])
 @pytest.mark.parametrize("tol", [1e-1, 1e-3, 1e-6])
-@pytest.mark.parametrize("most", [3, 4, 9, 30, 400])
+@pytest.mark.parametrize("limit", [3, 4, 9, 30, 400])
 @pytest.mark.parametrize("which", ["largest", "smallest"])
-def test_residuals_are_true_and_decide_convergence(case, solver, tol, most, which):
+def test_residuals_are_true_and_decide_convergence(case, solver, tol, limit, which):
     op = Known(case.matrix)
-    found = top_eigenpairs(op, k=3, tol=tol, solver=solver, max_products=most, which=which)
-    assert found.hvps == op.products <= most
-    assert len(found.eigenvalues) == len(found.residuals) == len(found.eigenvectors) == 3
-    for vector, value, residual in zip(found.eigenvectors, found.eigenvalues, found.residuals, strict=True):
+    result = top_eigenpairs(op, k=3, tol=tol, solver=solver, max_products=limit, which=which)
+    assert result.hvps == op.products <= limit
+    assert len(result.eigenvalues) == len(result.residuals) == len(result.eigenvectors) == 3
+    for vector, value, residual in zip(result.eigenvectors, result.eigenvalues, result.residuals, strict=True):
         assert float(vector.norm()) == pytest.approx(1)
         true = float((case.matrix @ vector - value * vector).norm()) / abs(value)
         # below the rounding of vectors, the reported residual is that rounding
         assert true == pytest.approx(residual, rel=1e-3, abs=1e-9)
-    assert found.converged == bool((found.residuals <= tol).all())
+    assert result.converged == bool((result.residuals <= tol).all())
 
 
 def diagonal(*values):
@@ -42,10 +42,10 @@ def diagonal(*values):
 
 
 def test_power_iteration_shifts_past_a_negative_eigenvalue_of_larger_magnitude():
-    found = top_eigenpairs(diagonal(-10.0, 4.0, 1.0, 0.5), k=1, tol=1e-6, solver="power", max_products=2000)
-    assert found.eigenvalues[0] == pytest.approx(4)
-    assert "shift" in found.note
-    assert found.converged
+    result = top_eigenpairs(diagonal(-10.0, 4.0, 1.0, 0.5), k=1, tol=1e-6, solver="power", max_products=2000)
+    assert result.eigenvalues[0] == pytest.approx(4)
+    assert "shift" in result.note
+    assert result.converged
 
 
 def test_power_iteration_finds_several_and_the_most_negative():
@@ -57,26 +57,26 @@ def test_power_iteration_finds_several_and_the_most_negative():
 
 def test_lanczos_spends_one_product_per_vector_and_stops_in_an_invariant_subspace():
     op = diagonal(3.0, 3.0, 1.0, 0.0, 0.0)
-    found = top_eigenpairs(op, k=2, tol=1e-10)
-    assert found.hvps == op.products <= 3
+    result = top_eigenpairs(op, k=2, tol=1e-10)
+    assert result.hvps == op.products <= 3
     # a double eigenvalue shows once: one start vector reaches one direction of its space
-    assert found.eigenvalues[0] == pytest.approx(3)
+    assert result.eigenvalues[0] == pytest.approx(3)
 
 
 def test_an_eigenvalue_that_fills_the_space_is_found_as_often_as_asked_for():
-    found = top_eigenpairs(diagonal(2.0, 2.0, 2.0), k=3, tol=1e-3)
-    assert found.eigenvalues == pytest.approx([2, 2, 2])
-    assert found.converged
-    assert torch.allclose(found.eigenvectors @ found.eigenvectors.T, torch.eye(3, dtype=torch.float64))
+    result = top_eigenpairs(diagonal(2.0, 2.0, 2.0), k=3, tol=1e-3)
+    assert result.eigenvalues == pytest.approx([2, 2, 2])
+    assert result.converged
+    assert torch.allclose(result.eigenvectors @ result.eigenvectors.T, torch.eye(3, dtype=torch.float64))
 
 
 def test_power_iteration_without_products_for_the_shift_does_not_call_the_wrong_end_converged():
     values = (-10.0, 4.0, 1.0, 0.5)
     needed = top_eigenpairs(diagonal(*values), solver="power", which="smallest").hvps
-    for most in range(1, needed + 3):
-        found = top_eigenpairs(diagonal(*values), solver="power", max_products=most)
-        assert not found.converged
-        assert found.residuals[0] > found.tol
+    for limit in range(1, needed + 3):
+        result = top_eigenpairs(diagonal(*values), solver="power", max_products=limit)
+        assert not result.converged
+        assert result.residuals[0] > result.tol
 
 
 def test_same_seed_same_result(case):

@@ -33,13 +33,13 @@ def test_one_batch_and_uneven_batches_are_the_same_question(tmp_path):
 
 def test_its_own_word_is_not_taken_for_convergence(tmp_path):
     model, batches = tiny_classifier(tmp_path), tiny_batches()
-    found = pyhessian_top(model, batches, tol=1e-2, max_iterations=100)
-    assert found.hvps < 100  # PyHessian was satisfied
-    vector = found.eigenvectors[0]
-    true = float((HessianOperator(model, batches) @ vector - found.eigenvalues[0] * vector).norm())
-    assert found.residuals[0] == pytest.approx(true / abs(found.eigenvalues[0]))
-    assert found.residuals[0] > 1e-2
-    assert not found.converged
+    result = pyhessian_top(model, batches, tol=1e-2, max_iterations=100)
+    assert result.hvps < 100  # PyHessian was satisfied
+    vector = result.eigenvectors[0]
+    true = float((HessianOperator(model, batches) @ vector - result.eigenvalues[0] * vector).norm())
+    assert result.residuals[0] == pytest.approx(true / abs(result.eigenvalues[0]))
+    assert result.residuals[0] > 1e-2
+    assert not result.converged
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -47,11 +47,11 @@ def test_unused_parameters_do_not_crash_it(tmp_path, dtype):
     model, batches = tiny_classifier(tmp_path).to(dtype), tiny_batches((8,))
     plain = pyhessian_top(model, batches, max_iterations=150, change=1e-5)
     model.unused = torch.nn.Linear(3, 3).to(dtype)
-    found = pyhessian_top(model, batches, max_iterations=150, change=1e-5)
-    assert found.eigenvectors.shape[1] == plain.eigenvectors.shape[1] + 12
-    assert found.eigenvalues == pytest.approx(plain.eigenvalues, rel=1e-2)
-    assert float(found.eigenvectors[0, -12:].abs().max()) == 0
-    assert "2 parameters" in found.note
+    result = pyhessian_top(model, batches, max_iterations=150, change=1e-5)
+    assert result.eigenvectors.shape[1] == plain.eigenvectors.shape[1] + 12
+    assert result.eigenvalues == pytest.approx(plain.eigenvalues, rel=1e-2)
+    assert float(result.eigenvectors[0, -12:].abs().max()) == 0
+    assert "2 parameters" in result.note
 
 
 def test_model_is_left_as_it_was_even_when_stopped(tmp_path):
