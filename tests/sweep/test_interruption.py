@@ -17,8 +17,8 @@ from scala_lab.sweep.work import Job
 from tests.processes import Started, started, wait_until
 from tests.sweep.measures import tiny_spec
 from tests.sweep.sweeping import STEPS, cells
+from tests.sweep.test_engine import Here
 from tests.sweep.test_local import drain
-from tests.sweep.test_sweep import Here
 
 pytestmark = pytest.mark.long
 
@@ -89,12 +89,12 @@ def test_two_sweeps_that_are_killed_and_two_that_go_on_end_like_a_clean_one(inpu
         second.kill()
     look()
     with sweep(inputs, store) as third, sweep(inputs, store) as fourth:
-        for one in (third, fourth):
-            wait_until(lambda one=one: look() or one.ended, "a sweep does not end", third, fourth)
-            one.succeed()
+        for last in (third, fourth):
+            wait_until(lambda last=last: look() or last.ended, "a sweep does not end", third, fourth)
+            last.succeed()
     assert first_seen.items() <= finished(store).items(), "something finished was done again"
     assert_same(store, clean)
-    assert [file.name.partition("-")[0] for file in (store.root / "claims").iterdir()] == ["busy"]
+    assert [file.name.partition("-")[0] for file in (store.root / "locks").iterdir()] == ["busy"]
 
 
 def test_warm_worker_trains_as_a_fresh_one(inputs, tmp_path):
