@@ -83,9 +83,9 @@ def run(options: Launch) -> int:
         _train_arguments(options),
         Resources(options.nodes, options.workers * options.cpus_per_worker, options.gpus_per_node),
         options.workers,
-        restarts=options.restarts,
-        options=[*partition, f"time={options.time}", *options.options],
-        setup=options.setup,
+        options.restarts,
+        [*partition, f"time={options.time}", *options.options],
+        options.setup,
     )
     write_text(options.script, script)
     print(f"written: {options.script}\nsubmit:  sbatch {shlex.quote(str(options.script))}")

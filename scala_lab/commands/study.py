@@ -194,7 +194,7 @@ def _print_plan(
     for heading in ("runs", "measurements", "steps", "forward passes", "time here"):
         table.add_column(heading, justify="right")
     for name, group in (*cells.items(), ("all, shared runs once", all_cells)):
-        work = estimate(group, store=store, processes=processes)
+        work = estimate(group, store, processes)
         time = "unknown" if work.seconds is None else describe_seconds(work.seconds)
         row = (name, f"{work.runs:,}", f"{work.measurements:,}", f"{work.steps:,}", f"{work.forward_passes:,.0f}", time)
         if group is all_cells:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scala_lab.config import DataSpec, RunSpec
@@ -47,7 +47,10 @@ def plan(spec: RunSpec) -> Plan:
         epochs, rest = divmod(steps, steps_per_epoch)
         return epochs * rows + rest * batch_size  # the last batch of an epoch may be smaller
 
-    before_noise = rows_seen(math.ceil(min(steps, _delay(spec) * steps_per_epoch)))
+    delay = 0.0  # FreeLB and R-Drop cost the same from the first step on
+    if find_recipe(spec.recipe.method).step == "scala":
+        delay = math.inf if spec.recipe.lambda_ == 0 else spec.recipe.delay or 0.0
+    before_noise = rows_seen(math.ceil(min(steps, delay * steps_per_epoch)))
     plain, noisy = passes_per_sample(spec)
     forward_passes = plain * before_noise + noisy * (rows_seen(steps) - before_noise)
     return Plan(steps, forward_passes, math.ceil(steps / steps_per_epoch) * eval_rows + spec.data.heldout_samples)
@@ -64,13 +67,6 @@ def _count_rows(data: DataSpec) -> tuple[int, int]:
     splits = 2 if data.task == "mnli" else 1
     train = rows[0] - data.heldout_samples if data.train_samples is None else data.train_samples
     return train, rows[1] if data.eval_samples is None else data.eval_samples * splits
-
-
-def _delay(spec: RunSpec) -> float:
-    """Return the epochs before the noise starts; FreeLB and R-Drop cost the same from the first step on."""
-    if find_recipe(spec.recipe.method).step != "scala":
-        return 0.0
-    return math.inf if spec.recipe.lambda_ == 0 else spec.recipe.delay or 0.0
 
 
 def expected_cost(item: WorkItem) -> float:
@@ -102,51 +98,36 @@ class SweepEstimate:
     steps: int
     forward_passes: float
     seconds: float | None
-    notes: tuple[str, ...] = ()
+    notes: list[str]
 
 
-def estimate(
-    cells: Iterable[Cell], *, store: RunStore | None = None, processes: int | None = None, timed: bool = True
-) -> SweepEstimate:
+def estimate(cells: Iterable[Cell], store: RunStore, processes: int | None = None) -> SweepEstimate:
     """Estimate the work of all cells and of the runs they need, each counted once, whether it is done or not.
 
-    Args:
-        cells: The cells of a sweep; `RunStore.by_status` tells which of them are missing.
-        store: Where measurements by the same function may be, to know their time.
-        processes: Jobs at once, as for `LocalPool`.
-        timed: Whether to estimate the time, which takes a second of training for each kind of run.
+    The time of runs is measured in a second of training for each kind of run, the time of measurements is that of
+    others by the same function in the store. `processes` is that of `LocalPool`.
     """
-    items = list(unique_items(cells).values())
-    specs = [item.resolved() for item in items if isinstance(item, RunSpec)]
+    items = unique_items(cells).values()
+    plans = {spec: plan(spec) for spec in (item.resolved() for item in items if isinstance(item, RunSpec))}
     measurements = [item for item in items if isinstance(item, Measurement)]
-    plans = [plan(spec) for spec in specs]
-    seconds, notes = _seconds(specs, plans, measurements, store, processes) if timed else (None, [])
-    return SweepEstimate(
-        runs=len(specs),
-        measurements=len(measurements),
-        steps=sum(work.steps for work in plans),
-        forward_passes=sum(work.forward_passes for work in plans),
-        seconds=seconds,
-        notes=tuple(notes),
-    )
+    steps = sum(work.steps for work in plans.values())
+    forward_passes = sum(work.forward_passes for work in plans.values())
+    seconds, notes = _seconds(plans, measurements, store, processes)
+    return SweepEstimate(len(plans), len(measurements), steps, forward_passes, seconds, notes)
 
 
 def _seconds(
-    specs: Sequence[RunSpec],
-    plans: Sequence[Plan],
-    measurements: Sequence[Measurement],
-    store: RunStore | None,
-    processes: int | None,
+    plans: Mapping[RunSpec, Plan], measurements: Sequence[Measurement], store: RunStore, processes: int | None
 ) -> tuple[float | None, list[str]]:
     """Return the seconds that a pool on this machine takes, and notes about them."""
     cores, seconds = usable_cores(), 0.0
     try:
-        for spec, work in zip(specs, plans, strict=True):
+        for spec, work in plans.items():
             used = min(cores, spec.machine.workers * (spec.machine.threads or 1))
             seconds += run_seconds(spec, work) * (1 / processes if processes else used / cores)
     except UserError as error:
         return None, [f"the time is not estimated: {error}"]
-    known = _mean_seconds(store) if store is not None else {}
+    known = _mean_seconds(store)
     for measurement in measurements:
         seconds += known.get(measurement.path, 0.0) / (1 if measurement.alone else processes or cores)
     unknown = Counter(measurement.path for measurement in measurements if measurement.path not in known)

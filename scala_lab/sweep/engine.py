@@ -46,43 +46,37 @@ def run_sweep(
     """
     cells = list(cells)
     check_root(store.root)
-    console = Console(stderr=True, quiet=not progress)
-    _Sweep(cells, store, executor or LocalPool(), console, retry_failed, save_every).run()
+    jobs = {
+        key: Job(_resolved(item), store.root.absolute(), save_every, retry_failed)
+        for key, item in unique_items(cells).items()
+    }
+    _Sweep(jobs, store, executor or LocalPool(), Console(stderr=True, quiet=not progress)).run()
     return store.records(cells)
 
 
 class _Sweep:
     """The jobs of a sweep: those left, those of them that were started, and those of these that others have locked."""
 
-    def __init__(
-        self,
-        cells: list[Cell],
-        store: RunStore,
-        executor: Executor,
-        console: Console,
-        retry_failed: bool,
-        save_every: float,
-    ) -> None:
-        self.store, self.executor = store, executor
-        self.jobs = {
-            key: Job(_resolved(item), store.root.absolute(), save_every, retry_failed)
-            for key, item in unique_items(cells).items()
-        }
-        self.costs = {key: expected_cost(job.item) for key, job in self.jobs.items()}
+    def __init__(self, jobs: dict[str, Job], store: RunStore, executor: Executor, console: Console) -> None:
+        self.jobs, self.store, self.executor = jobs, store, executor
         self.needs = {
             key: {key_of(spec): spec for spec in job.item.of} if isinstance(job.item, Measurement) else {}
-            for key, job in self.jobs.items()
+            for key, job in jobs.items()
         }
-        statuses = {key: store.status(job.item) for key, job in self.jobs.items()}
-        final = {"finished", "diverged"} if retry_failed else set(ENDED)
-        self.ended = {key: status for key, status in statuses.items() if status in final}
+        statuses = {key: store.status(job.item) for key, job in jobs.items()}
+        self.ended = {
+            key: status
+            for key, status in statuses.items()
+            if status in ENDED and not (status == "failed" and jobs[key].retry_failed)
+        }
+        costs = {key: expected_cost(job.item) for key, job in jobs.items()}
         # The longest first, so that no long run is left over when the others are done; the dict is the queue.
-        longest_first = sorted(self.jobs, key=lambda key: -self.costs[key])
-        self.left = {key: self.jobs[key] for key in longest_first if key not in self.ended}
+        longest_first = sorted(jobs, key=lambda key: -costs[key])
+        self.left = {key: jobs[key] for key in longest_first if key not in self.ended}
         self.started: set[str] = set()
         self.locked: set[str] = set()
         self.steps_at_death: dict[str, int] = {}
-        self.view = SweepView(self.jobs, self.costs, self.ended, console)
+        self.view = SweepView(jobs, costs, self.ended, console)
 
     def run(self) -> None:
         """Start jobs and handle their endings until none is left."""

@@ -79,15 +79,14 @@ class LocalPool(Executor):
 
     def _start_jobs(self) -> None:
         for job in list(self._queue):
-            if self._has_room(job):
+            running = self.running()
+            if self.processes is not None:
+                has_room = len(running) < self.processes
+            else:
+                has_room = not running or sum(map(self._cores_of, [*running, job])) <= self._cores
+            if has_room:
                 self._queue.remove(job)
                 self._idle_worker().start(job)
-
-    def _has_room(self, job: Job) -> bool:
-        running = self.running()
-        if self.processes is not None:
-            return len(running) < self.processes
-        return not running or sum(map(self._cores_of, running)) + self._cores_of(job) <= self._cores
 
     def _cores_of(self, job: Job) -> int:
         """Return the cores that a job occupies; a job on a GPU has the whole machine to itself."""

@@ -14,7 +14,7 @@ import platform
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -70,8 +70,9 @@ def _acquire(file: Path) -> IO[str] | None:
         except BlockingIOError:
             handle.close()
             return None
-        if _is_file(handle, file):
-            break
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle.fileno()), file.stat()):
+                break
         handle.close()  # its holder removed the file after it was opened here
     if _held_by_other_host(handle):
         handle.close()
@@ -80,13 +81,6 @@ def _acquire(file: Path) -> IO[str] | None:
     handle.write(json.dumps({"host": platform.node(), "pid": os.getpid()}))
     handle.flush()
     return handle
-
-
-def _is_file(handle: IO[str], file: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle.fileno()), file.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _held_by_other_host(handle: IO[str]) -> bool:

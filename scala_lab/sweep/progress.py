@@ -57,7 +57,7 @@ class SweepView(AbstractContextManager["SweepView"]):
         """Count a job that ended; name it if there is no live view, or if it did not finish."""
         self._statuses[key] = status
         if status != "finished" or not self._live:
-            self._print(f"{status} {self._jobs[key].name}" + ("" if self._live else f": {self._summary()}"))
+            self._print(f"{status} {self._jobs[key].item.name}" + ("" if self._live else f": {self._summary()}"))
 
     def update(self, running: Sequence[Job], locked: Sequence[Job], at_once: float) -> None:
         """Redraw the live view with the jobs that run here and those that other sweeps work on."""
@@ -65,10 +65,10 @@ class SweepView(AbstractContextManager["SweepView"]):
         if not self._live:
             return
         lines = [Text(self._summary(), style="bold")]
-        lines += [Text(f"  running  {job.name}", no_wrap=True) for job in running[:MAX_NAMES]]
+        lines += [Text(f"  running  {job.item.name}", no_wrap=True) for job in running[:MAX_NAMES]]
         if len(running) > MAX_NAMES:
             lines.append(Text(f"  and {len(running) - MAX_NAMES} more"))
-        lines += [Text(f"  waiting for another sweep  {job.name}", no_wrap=True) for job in locked[:MAX_NAMES]]
+        lines += [Text(f"  waiting for another sweep  {job.item.name}", no_wrap=True) for job in locked[:MAX_NAMES]]
         bar = ProgressBar(total=max(1, len(self._jobs)), completed=len(self._statuses), width=None)
         self._live.update(Group(bar, *lines), refresh=True)
 

@@ -80,12 +80,7 @@ def torchrun_command(
 ) -> tuple[list[str], list[str]]:
     """Return the srun that starts a task on each node of a job, and the torchrun that starts `workers` in each task.
 
-    Args:
-        resources: Of the job.
-        workers: On each node.
-        endpoint: `host:port` on the job's first node, where the workers meet.
-        job_id: Of the SLURM job.
-        options: Further options of torchrun.
+    All workers meet at `endpoint`, a `host:port` of the job's first node; `options` are further ones of torchrun.
     """
     tasks = [f"--nodes={resources.nodes}", f"--ntasks={resources.nodes}", f"--cpus-per-task={resources.cpus}"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={resources.nodes}"]
@@ -94,13 +89,7 @@ def torchrun_command(
 
 
 def sbatch_script(
-    train: Sequence[str],
-    resources: Resources,
-    workers: int,
-    *,
-    restarts: int,
-    options: Sequence[str] = (),
-    setup: Sequence[str] = (),
+    train: list[str], resources: Resources, workers: int, restarts: int, options: list[str], setup: Sequence[str]
 ) -> str:
     """Return a script for sbatch that trains over several nodes and survives the loss of a worker or a node.
 
@@ -112,44 +101,37 @@ def sbatch_script(
         options: Further options of sbatch, such as `time=24:00:00`.
         setup: Shell lines to run before the training.
     """
-    headers = ["job-name=scala-lab"]
-    headers += [f"{name.replace('_', '-')}={value}" for name, value in resources.parameters().items()]
-    headers += ["output=scala-lab-%j.log", "open-mode=append", *options]
+    headers = [f"{name.replace('_', '-')}={value}" for name, value in resources.parameters().items()]
+    headers = ["job-name=scala-lab", *headers, "output=scala-lab-%j.log", "open-mode=append", *options]
     limits = [f"--max-restarts={restarts}", f"--rdzv-conf=read_timeout={READ_TIMEOUT}"]
     srun, torchrun = torchrun_command(resources, workers, '"$meeting_point"', '"$SLURM_JOB_ID"', *limits)
-    lines = [
-        "#!/bin/bash",
-        "# One task per node: a torchrun, which starts the node's workers.",
-        *(f"#SBATCH --{option}" for option in headers),
-        "# After the loss of a node the job is queued again and goes on from the run's last saved state.",
-        "#SBATCH --requeue",
-        "",
-        "set -euo pipefail",
-        *setup,
-        "",
-        "# Rendezvous: this script runs on the job's first node, where all workers meet, at a port of the job's own,",
-        "# below those that the system gives to whoever asks for any.",
-        'meeting_point="$(hostname):$((20000 + SLURM_JOB_ID % 12000))"',
-        "",
-        "# Elastic restart: when a worker dies, every torchrun stops its workers, all meet again and --resume goes on,",
-        f"# up to {restarts} times. The number of workers stays what it is: it is part of the run.",
-        "# Each meeting gets a store of its own: in a shared one, workers that meet again can find the addresses of",
-        "# those that are gone, and wait for them.",
-        "export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
-        f"{' '.join(srun)} \\",
-        f"  {shlex.quote(torchrun[0])} {' '.join(torchrun[1:])} \\",
-        f"  -m scala_lab train {shlex.join(train)}",
-    ]
-    return "\n".join(lines) + "\n"
+    lines = "\n".join
+    return f"""\
+#!/bin/bash
+# One task per node: a torchrun, which starts the node's workers.
+{lines(f"#SBATCH --{header}" for header in headers)}
+# After the loss of a node the job is queued again and goes on from the run's last saved state.
+#SBATCH --requeue
+
+{lines(["set -euo pipefail", *setup])}
+
+# Rendezvous: this script runs on the job's first node, where all workers meet, at a port of the job's own,
+# below those that the system gives to whoever asks for any.
+meeting_point="$(hostname):$((20000 + SLURM_JOB_ID % 12000))"
+
+# Elastic restart: when a worker dies, every torchrun stops its workers, all meet again and --resume goes on,
+# up to {restarts} times. The number of workers stays what it is: it is part of the run.
+# Each meeting gets a store of its own: in a shared one, workers that meet again can find the addresses of
+# those that are gone, and wait for them.
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+{shlex.join(srun)} \\
+  {shlex.quote(torchrun[0])} {" ".join(torchrun[1:])} \\
+  -m scala_lab train {shlex.join(train)}
+"""
 
 
 def train_over_nodes(spec: RunSpec, out: Path, *, resources: Resources, **options: Any) -> None:
-    """Train a run from the first node of this SLURM job, with one torchrun on each node.
-
-    Raises:
-        UserError: The first worker to fail found a mistake in the input.
-        WorkerFailure: Anything else ended the run.
-    """
+    """Train a run from the first node of this SLURM job, with one torchrun on each node."""
     from scala_lab.training.distributed import raise_failure, reserved_port
     from scala_lab.training.faults import find_fault
 
@@ -184,15 +166,9 @@ class ClusterWork:
 
 
 class SlurmCluster(Executor):
-    """Jobs on a SLURM cluster.
+    """Jobs on a SLURM cluster, of which up to `max_jobs` of an array run side by side."""
 
-    Args:
-        options: Resources and settings of the jobs.
-        max_jobs: How many jobs of an array may run side by side; default 256.
-        poll_seconds: How often the queue is read.
-    """
-
-    def __init__(self, options: SlurmOptions, max_jobs: int | None = None, *, poll_seconds: float = 5.0) -> None:
+    def __init__(self, options: SlurmOptions, max_jobs: int | None = None, poll_seconds: float = 5.0) -> None:
         self.options, self.max_jobs, self.poll_seconds = options, max_jobs or 256, poll_seconds
         self._settings = dict(map(_parse_setting, options.sbatch))
         if importlib.util.find_spec("submitit") is None:
@@ -287,8 +263,7 @@ class SlurmCluster(Executor):
         )
         if answer.returncode != 0:
             return None
-        pairs = (line.split() for line in answer.stdout.splitlines())
-        return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+        return dict(line.split() for line in answer.stdout.splitlines() if len(line.split()) == 2)
 
     def _ending(self, job: Job, handle: submitit.Job[Outcome]) -> Ending | None:
         import submitit

@@ -26,23 +26,9 @@ if TYPE_CHECKING:
     from scala_lab.training.run_dir import RunResult
 
 RUNS_FILE, MEASUREMENTS_FILE = "runs.jsonl", "measurements.jsonl"
-KEPT = (
-    "id",
-    "name",
-    "status",
-    "error",
-    "spec",
-    "metrics",
-    "best",
-    "noise_start",
-    "learning_rate",
-    "steps",
-    "steps_done",
-    "samples",
-    "parameters",
-    "counts",
-    "timing",
-    "environment",
+RUN_FIELDS = (
+    *("id", "name", "status", "error", "spec", "metrics", "best", "noise_start", "learning_rate"),
+    *("steps", "steps_done", "samples", "parameters", "counts", "timing", "environment"),
 )
 """Entries of a run's record that go into `runs.jsonl`."""
 
@@ -93,7 +79,7 @@ def run_record(result: RunResult) -> dict[str, Any]:
 
     The command line is left out: the spec says what was run, and a published report should show nobody's paths.
     """
-    record = {name: result.record[name] for name in KEPT if name in result.record}
+    record = {name: result.record[name] for name in RUN_FIELDS if name in result.record}
     if "environment" in record:
         record["environment"] = {name: value for name, value in record["environment"].items() if name != "command"}
     log = result.folder / "metrics.jsonl"

@@ -51,11 +51,6 @@ class Job:
         """The id of the run or measurement."""
         return key_of(self.item)
 
-    @cached_property
-    def name(self) -> str:
-        """The name of the run or measurement for people."""
-        return self.item.name
-
     @property
     def cores(self) -> int:
         """How many cores it keeps busy; for a measurement, the `threads` of its settings."""
@@ -76,13 +71,10 @@ class Job:
 
 
 def carry_out(job: Job, train: Callable[..., object] | None = None) -> Outcome:
-    """Train or measure unless that is done already or another process is doing it; returns done or locked.
+    """Train or measure unless that is done already or another process is doing it; return done or locked.
 
-    Whatever goes wrong is recorded with the run or measurement, so that one bad cell does not stop a sweep.
-
-    Args:
-        job: The job.
-        train: Replaces `scala_lab.train`, for runs whose workers are started in another manner.
+    Whatever goes wrong is recorded with the run or measurement, so that one bad cell does not stop a sweep. `train`
+    replaces `scala_lab.train`, for runs whose workers are started in another manner.
     """
     store = RunStore(job.store)
     with store.lock(job.item) as acquired:

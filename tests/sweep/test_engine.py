@@ -184,7 +184,7 @@ def test_jobs_mean_the_same_in_another_process(inputs, tmp_path):
     for item in (spec.resolved(), measurement):
         job = Job(item, tmp_path, 3.0, True)
         read = Job.from_json(json.loads(json.dumps(job.to_json())))
-        assert (read.key, read.name, read.cores) == (key_of(item), item.name, 1)
+        assert (read.key, read.item.name, read.cores) == (key_of(item), item.name, 1)
         assert read.store == tmp_path
         assert (read.save_every, read.retry_failed) == (3.0, True)
 
