@@ -92,15 +92,9 @@ def _print_list() -> None:
 
 
 def sweep_studies(studies: Mapping[str, Study], options: SweepOptions, command: Sequence[str]) -> int:
-    """Train what the studies need and the store lacks, then write the report.
+    """Train what the studies need and the store lacks, and write the report; exit code 1 if a run or a study failed.
 
-    Args:
-        studies: By reference (see `find_study`).
-        options: Flags.
-        command: The command without the flags of the sweep.
-
-    Returns:
-        The exit code: 1 if a run or a study failed, which the report then shows.
+    `studies` are given by reference (see `find_study`), `command` without the flags of the sweep.
     """
     from scala_lab.report.build import check_report_folder, write_report
 
@@ -150,13 +144,9 @@ def _check_options(studies: Mapping[str, Study], options: SweepOptions) -> None:
 def _manifest(studies: Mapping[str, Study], options: SweepOptions, command: Sequence[str]) -> Manifest:
     from scala_lab.report.chapter import Manifest
 
-    flags = {
-        "--profile": options.profile,
-        "--out": options.out,
-        "--data-dir": options.data_dir,
-        "--model": options.model,
-    }
-    given = [text for flag, value in flags.items() if value is not None for text in (flag, str(value))]
+    arguments = ["scala-lab", *command, "--profile", options.profile]
+    for flag, value in (("--out", options.out), ("--data-dir", options.data_dir), ("--model", options.model)):
+        arguments += [flag, str(value)] if value is not None else []
     return Manifest(
         profile=options.profile,
         data_dir=str(options.data_dir) if options.data_dir is not None else None,
@@ -164,7 +154,7 @@ def _manifest(studies: Mapping[str, Study], options: SweepOptions, command: Sequ
         model_is_folder=options.model is not None and Path(options.model).expanduser().is_dir(),
         device=RunSpec().resolved().machine.device,
         studies=_in_page_order(studies),
-        command=shlex.join(["scala-lab", *command, *given]),
+        command=shlex.join(arguments),
     )
 
 

@@ -95,12 +95,7 @@ def runs_alone(item: WorkItem) -> bool:
 
 
 class Cell:
-    """A run or a measurement, with the labels of its row.
-
-    Args:
-        what: The run to train or the measurement to take.
-        labels: Columns of the cell's row; one of them should tell repeated cells apart (`seed`).
-    """
+    """A run or a measurement, with the labels of its row, one of which should tell repeated cells apart (`seed`)."""
 
     def __init__(self, what: WorkItem, **labels: Any) -> None:
         self.what = what

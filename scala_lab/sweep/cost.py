@@ -20,13 +20,7 @@ from scala_lab.sweep.store import RunStore, unique_items
 
 @dataclass(frozen=True)
 class Plan:
-    """The work of a run.
-
-    Attributes:
-        steps: Optimizer steps.
-        forward_passes: Of one row each, in training.
-        evaluations: Rows that are evaluated over all epochs, a forward pass each.
-    """
+    """The work of a run: optimizer steps, forward passes of one row in training, and rows evaluated in all epochs."""
 
     steps: int
     forward_passes: float
@@ -82,15 +76,9 @@ def expected_cost(item: WorkItem) -> float:
 
 @dataclass(frozen=True)
 class SweepEstimate:
-    """The work of a sweep.
+    """The work of a sweep: different runs and measurements, the steps and forward passes of all runs, and the time.
 
-    Attributes:
-        runs: Different runs, including those that measurements need.
-        measurements: Different measurements.
-        steps: Optimizer steps of all runs.
-        forward_passes: Of one row each, a backward counted as two, in the training of all runs.
-        seconds: On this machine, or None where it cannot be estimated.
-        notes: Sentences: what the time leaves out, or why there is none.
+    `seconds` is None where the time cannot be estimated; `notes` say why, or what the time leaves out.
     """
 
     runs: int

@@ -30,13 +30,10 @@ MAX_FAILED_STARTS = 3
 
 
 class LocalPool(Executor):
-    """Long-lived worker processes on this machine.
+    """Long-lived worker processes on this machine; by default as many jobs at once as the cores have room for.
 
     A worker that dies takes only its job with it; the next job gets a new one. All workers end when this process is
     gone, however it ended.
-
-    Args:
-        processes: Jobs at once; default as many as the cores have room for, by the threads and workers of each.
     """
 
     def __init__(self, processes: int | None = None) -> None:
@@ -103,11 +100,7 @@ class LocalPool(Executor):
         return worker
 
     def _read_answer(self, worker: _Worker) -> Ending | None:
-        """Read a line from a worker, or notice that it is dead.
-
-        Raises:
-            UserError: Several workers in a row died before they were ready, so that it is not the fault of their jobs.
-        """
+        """Read a line from a worker, or notice that it died, which is its job's fault unless it was not ready yet."""
         job, answer = worker.job, worker.answers.readline().decode().strip()
         if answer == READY:
             worker.ready, self._failed_starts = True, 0

@@ -19,13 +19,9 @@ MAX_NAMES = 6
 
 
 class SweepView(AbstractContextManager["SweepView"]):
-    """Shows how many cells are done, running, failed and left, and the time that is left.
+    """Shows how many jobs are done, running, failed and left, and the time that is left.
 
-    Args:
-        jobs: All jobs of the sweep by key.
-        costs: Their costs.
-        statuses: The statuses of those that had ended before the sweep.
-        console: On a terminal it gets a live view, elsewhere a line for each cell that ends.
+    It is given all jobs and their costs by key, and the statuses of those that had ended before the sweep.
     """
 
     def __init__(

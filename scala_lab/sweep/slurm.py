@@ -93,13 +93,8 @@ def sbatch_script(
 ) -> str:
     """Return a script for sbatch that trains over several nodes and survives the loss of a worker or a node.
 
-    Args:
-        train: Arguments of `scala-lab train`.
-        resources: Of the job.
-        workers: On each node.
-        restarts: How often workers start again after one of them died.
-        options: Further options of sbatch, such as `time=24:00:00`.
-        setup: Shell lines to run before the training.
+    `train` are arguments of `scala-lab train`, `workers` is their number on each node, `options` are further ones of
+    sbatch (`time=24:00:00`), and `setup` are shell lines to run before the training.
     """
     headers = [f"{name.replace('_', '-')}={value}" for name, value in resources.parameters().items()]
     headers = ["job-name=scala-lab", *headers, "output=scala-lab-%j.log", "open-mode=append", *options]

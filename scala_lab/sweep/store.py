@@ -38,12 +38,7 @@ ENDED = ("finished", "diverged", "failed")
 
 @dataclass
 class Records:
-    """Runs and measurements by id, as files hold them.
-
-    Attributes:
-        runs: The `run_record` of each run.
-        measurements: `{id, name, function, settings, status, result, error}` of each measurement.
-    """
+    """Each run's `run_record` and each measurement's `{id, name, function, settings, status, result, error}` by id."""
 
     runs: dict[str, dict[str, Any]] = field(default_factory=dict)
     measurements: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -182,7 +177,7 @@ class RunStore:
         trace: str | None = None,
         seconds: float = 0.0,
     ) -> None:
-        """Write the record of a measurement, which failed if there is no result."""
+        """Record the result of a measurement, which failed if there is none."""
         record = {
             "id": measurement.id,
             "name": measurement.name,
@@ -196,10 +191,10 @@ class RunStore:
         }
         write_json(self.measurement_file(measurement), {**record, "traceback": trace} if trace else record)
 
-    def record_failure(self, item: WorkItem, error: str, trace: str | None = None) -> None:
+    def record_failure(self, item: WorkItem, error: str, trace: str | None = None, seconds: float = 0.0) -> None:
         """Record that a run or a measurement failed, and why."""
         if isinstance(item, Measurement):
-            self.record_measurement(item, error=error, trace=trace)
+            self.record_measurement(item, error=error, trace=trace, seconds=seconds)
             return
         spec = item.resolved()
         record = {

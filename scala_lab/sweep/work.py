@@ -32,14 +32,7 @@ STDERR_CHARACTERS = 2000
 
 @dataclass(frozen=True)
 class Job:
-    """A work item on its way to the process that carries it out.
-
-    Attributes:
-        item: A measurement, or a spec that was resolved here and not where it runs.
-        store: Folder of the store.
-        save_every: Seconds between saved states of a run.
-        retry_failed: Whether to try again what failed before.
-    """
+    """A measurement or a resolved spec, the folder of its store, and the options of `run_sweep` that concern it."""
 
     item: WorkItem
     store: Path
@@ -114,8 +107,7 @@ def _measure(store: RunStore, measurement: Measurement, threads: int) -> Outcome
             result = measurement.compute(runs)
         store.record_measurement(measurement, result=result, seconds=time.perf_counter() - started)
     except Exception as error:  # noqa: BLE001 - any error belongs to this measurement alone
-        message, trace = _describe(error)
-        store.record_measurement(measurement, error=message, trace=trace, seconds=time.perf_counter() - started)
+        store.record_failure(measurement, *_describe(error), seconds=time.perf_counter() - started)
     return "done"
 
 

@@ -59,7 +59,7 @@ def test_sweep_trains_and_measures_what_is_missing_once(inputs, tmp_path):
     first, second = Measurement(WEIGHTS, (short, long)), Measurement(WEIGHTS, (short,), {"power": 2})
     timing = Measurement(measures.random_numbers, (), alone=True)
     cells = [Cell(timing), Cell(first), Cell(short), Cell(short), Cell(second)]
-    assert {status: len(found) for status, found in store.by_status(cells).items()} == {"missing": 5}
+    assert {status: len(items) for status, items in store.by_status(cells).items()} == {"missing": 5}
 
     executor = Here()
     records = run_sweep(cells, store, executor)
@@ -75,7 +75,7 @@ def test_sweep_trains_and_measures_what_is_missing_once(inputs, tmp_path):
     again = Here()
     assert run_sweep(cells, store, again).measurements == records.measurements
     assert again.order == []
-    assert {status: len(found) for status, found in store.by_status(cells).items()} == {"finished": 5}
+    assert {status: len(items) for status, items in store.by_status(cells).items()} == {"finished": 5}
 
 
 def test_one_bad_cell_does_not_stop_the_others(inputs, tmp_path):
@@ -94,7 +94,7 @@ def test_one_bad_cell_does_not_stop_the_others(inputs, tmp_path):
     assert records.runs[diverging.run_id]["status"] == "diverged"
     assert records.runs[failing.run_id]["status"] == "failed"
     assert "absent.csv does not exist" in records.runs[failing.run_id]["error"]
-    errors = {found["id"]: found["error"] for found in records.measurements.values() if found["status"] == "failed"}
+    errors = {record["id"]: record["error"] for record in records.measurements.values() if record["status"] == "failed"}
     assert errors[broken.id] == "RuntimeError: out of luck"
     assert "in raises" in records.measurements[broken.id]["traceback"]
     assert errors[of_bad[0].id] == f"there is nothing to measure: run {diverging.name} diverged"
@@ -171,7 +171,9 @@ def test_measurements_that_are_alone_overlap_with_nothing(inputs, tmp_path):
 
     together, alone = [timed(number, False) for number in range(2)], [timed(number, True) for number in (2, 3)]
     records = run_sweep([Cell(item) for item in (*alone, *together)], RunStore(tmp_path / "store"), LocalPool(2))
-    spans = {key: (found["result"]["began"], found["result"]["ended"]) for key, found in records.measurements.items()}
+    spans = {
+        key: (record["result"]["began"], record["result"]["ended"]) for key, record in records.measurements.items()
+    }
     for quiet in alone:
         for other in {*spans} - {quiet.id}:
             assert spans[quiet.id][0] > spans[other][1] or spans[quiet.id][1] < spans[other][0]
@@ -212,7 +214,7 @@ def test_damaged_measurement_is_named(inputs, tmp_path):
 
 
 @pytest.mark.parametrize("changed", ["data", "model"])
-def test_runs_on_other_inputs_of_the_same_name_are_not_taken_for_these(inputs, tmp_path, changed):
+def test_runs_on_other_inputs_of_the_same_name_are_not_taken_for_these(inputs, tmp_path, monkeypatch, changed):
     model, rows = inputs
     store = RunStore(tmp_path / "store")
     run_sweep([Cell(tiny_spec(model, rows))], store, Here())
@@ -223,8 +225,9 @@ def test_runs_on_other_inputs_of_the_same_name_are_not_taken_for_these(inputs, t
     else:
         spec = tiny_spec(save_tiny_model(other / model.name, dropout=0.1, hidden=8), rows)
     assert store.status(spec) == "finished"  # by its id it is the same run
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal, where the live view must not hide the error
     with pytest.raises(UserError, match=f"on another {changed}"):
-        run_sweep([Cell(spec)], store, Here())
+        run_sweep([Cell(spec)], store, Here(), progress=True)
 
 
 def test_results_outlive_their_data(inputs, tmp_path):
