@@ -56,9 +56,10 @@ class Measurement:
 
     @property
     def name(self) -> str:
-        """A short name for people."""
-        method = [self.of[0].recipe.method] if self.of else []
-        return "-".join([self.function.__name__.replace("_", "-"), *method, self.id[:8]])
+        """A short name for people; a function that is only called `measure` goes by its module."""
+        module, name = self.path.split(":")
+        stem = module.rpartition(".")[2] if name == "measure" else name
+        return "-".join([stem.replace("_", "-"), *(spec.recipe.method for spec in self.of[:1]), self.id[:8]])
 
     def compute(self, runs: Sequence[RunResult]) -> dict[str, Any]:
         """Call the function on the trained runs, given in the order of `of`."""
