@@ -96,20 +96,21 @@ def sbatch_script(
     `train` are arguments of `scala-lab train`, `workers` is their number on each node, `options` are further ones of
     sbatch (`time=24:00:00`), and `setup` are shell lines to run before the training.
     """
-    headers = [f"{name.replace('_', '-')}={value}" for name, value in resources.parameters().items()]
-    headers = ["job-name=scala-lab", *headers, "output=scala-lab-%j.log", "open-mode=append", *options]
+    requested = [f"{name.replace('_', '-')}={value}" for name, value in resources.parameters().items()]
+    headers = ["job-name=scala-lab", *requested, "output=scala-lab-%j.log", "open-mode=append", *options]
+    header_lines = "\n".join(f"#SBATCH --{header}" for header in headers)
+    setup_lines = "".join(f"{line}\n" for line in setup)
     limits = [f"--max-restarts={restarts}", f"--rdzv-conf=read_timeout={READ_TIMEOUT}"]
     srun, torchrun = torchrun_command(resources, workers, '"$meeting_point"', '"$SLURM_JOB_ID"', *limits)
-    lines = "\n".join
     return f"""\
 #!/bin/bash
 # One task per node: a torchrun, which starts the node's workers.
-{lines(f"#SBATCH --{header}" for header in headers)}
+{header_lines}
 # After the loss of a node the job is queued again and goes on from the run's last saved state.
 #SBATCH --requeue
 
-{lines(["set -euo pipefail", *setup])}
-
+set -euo pipefail
+{setup_lines}
 # Rendezvous: this script runs on the job's first node, where all workers meet, at a port of the job's own,
 # below those that the system gives to whoever asks for any.
 meeting_point="$(hostname):$((20000 + SLURM_JOB_ID % 12000))"
