@@ -84,8 +84,8 @@ class _Sweep:
         for key in self.ended:
             self.store.remove_stale_lock(self.jobs[key].item)
         with self.view, self.executor:
-            for key, status in self.ended.items():
-                self._learn(key, status)
+            for key in self.ended:
+                self.view.learn(key, self.store.seconds(self.jobs[key].item))
             while self.left:
                 self.executor.submit(self._ready())
                 for ending in self.executor.endings(POLL_SECONDS if self.started else 0.0):
@@ -147,16 +147,10 @@ class _Sweep:
                 self.started.discard(key)
 
     def _end(self, key: str) -> None:
-        status = self.store.status(self.left.pop(key).item)
+        item = self.left.pop(key).item
         self.started.discard(key)
-        self._learn(key, status)
-        self.view.end(key, status)
-
-    def _learn(self, key: str, status: str) -> None:
-        """Tell the view how long a finished job took."""
-        seconds = self.store.seconds(self.jobs[key].item) if status == "finished" else None
-        if seconds is not None:
-            self.view.learn(key, seconds)
+        self.view.learn(key, self.store.seconds(item))
+        self.view.end(key, self.store.status(item))
 
 
 def _resolved(item: WorkItem) -> WorkItem:

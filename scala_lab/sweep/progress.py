@@ -45,9 +45,10 @@ class SweepView(AbstractContextManager["SweepView"]):
             self._live.stop()
             self._print(self._summary())
 
-    def learn(self, key: str, seconds: float) -> None:
-        """Use how long a job took to estimate the time that is left."""
-        self._pace.learn(self._jobs[key].item, self._costs[key], seconds)
+    def learn(self, key: str, seconds: float | None) -> None:
+        """Use how long a job took, if it is known, to estimate the time that is left."""
+        if seconds is not None:
+            self._pace.learn(self._jobs[key].item, self._costs[key], seconds)
 
     def end(self, key: str, status: str) -> None:
         """Count a job that ended; name it if there is no live view, or if it did not finish."""

@@ -128,12 +128,12 @@ class RunStore:
         return "missing" if record is None else record["status"]
 
     def seconds(self, item: WorkItem) -> float | None:
-        """Return how long a run or a measurement took, or None if its record does not say."""
-        record = self.record(item) or {}
-        if isinstance(item, Measurement):
-            return record.get("seconds")
+        """Return how long a run or a measurement took, or None if it did not finish or its record does not say."""
+        record = self.record(item)
+        if record is None or record["status"] != "finished":
+            return None
         timing = record.get("timing")
-        return None if timing is None else timing["train_seconds"] + timing["evaluation_seconds"]
+        return record.get("seconds") if timing is None else timing["train_seconds"] + timing["evaluation_seconds"]
 
     def by_status(self, cells: Iterable[Cell]) -> dict[str, list[WorkItem]]:
         """Group the items of the cells and the runs they need, each once, by status."""
