@@ -49,7 +49,7 @@ def cells(profile: Profile) -> list[Cell]:
     return [
         *fits,
         Cell(calibration(profile), kind=HERE),
-        *(Cell(cell.what, kind=RUN, **cell.labels) for cell in timings),
+        *(Cell(cell.item, kind=RUN, **cell.labels) for cell in timings),
     ]
 
 

@@ -271,7 +271,7 @@ def frame_of(cells: Sequence[Cell], records: Records) -> pd.DataFrame:
     rows = []
     for cell in cells:
         record = records.find(cell)
-        found = _measured(record) if isinstance(cell.what, Measurement) else _trained(record)
+        found = _measured(record) if isinstance(cell.item, Measurement) else _trained(record)
         status = "missing" if record is None else record["status"]
         rows.append({**found, "id": cell.key, "status": status, **cell.labels})
     frame = pd.DataFrame(rows)

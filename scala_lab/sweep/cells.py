@@ -98,16 +98,16 @@ def runs_alone(item: WorkItem) -> bool:
 class Cell:
     """A run or a measurement, with the labels of its row, one of which should tell repeated cells apart (`seed`)."""
 
-    def __init__(self, what: WorkItem, **labels: Any) -> None:
-        self.what = what
+    def __init__(self, item: WorkItem, /, **labels: Any) -> None:
+        self.item = item
         self.labels: Mapping[str, Any] = labels
 
     @property
     def key(self) -> str:
         """The id of its run or measurement."""
-        return key_of(self.what)
+        return key_of(self.item)
 
     @property
     def specs(self) -> tuple[RunSpec, ...]:
         """The runs that must be trained for this cell."""
-        return self.what.of if isinstance(self.what, Measurement) else (self.what,)
+        return self.item.of if isinstance(self.item, Measurement) else (self.item,)

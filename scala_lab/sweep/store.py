@@ -45,7 +45,7 @@ class Records:
 
     def find(self, cell: Cell) -> dict[str, Any] | None:
         """Return the record of a cell's run or measurement, or None if there is none."""
-        return (self.measurements if isinstance(cell.what, Measurement) else self.runs).get(cell.key)
+        return (self.measurements if isinstance(cell.item, Measurement) else self.runs).get(cell.key)
 
     def write(self, folder: Path) -> None:
         """Write both files in the order of ids, so that equal records are equal files."""
@@ -227,7 +227,7 @@ def unique_items(cells: Iterable[Cell]) -> dict[str, WorkItem]:
     """Return the items of the cells and the runs they need by id, each once, runs before measurements of them."""
     items: dict[str, WorkItem] = {}
     for cell in cells:
-        for item in (*cell.specs, cell.what):
+        for item in (*cell.specs, cell.item):
             items.setdefault(key_of(item), item)
     return items
 
