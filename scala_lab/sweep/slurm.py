@@ -128,19 +128,18 @@ export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 
 def train_over_nodes(spec: RunSpec, out: Path, *, resources: Resources, **options: Any) -> None:
     """Train a run from the first node of this SLURM job, with one torchrun on each node."""
-    from scala_lab.training.distributed import raise_failure, reserved_port
-    from scala_lab.training.faults import find_fault
+    from scala_lab.training.distributed import find_fault, raise_failure, reserved_port
 
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".complaints-", dir=out.parent) as complaints, reserved_port("") as port:
+    with tempfile.TemporaryDirectory(prefix=".errors-", dir=out.parent) as errors, reserved_port("") as port:
         endpoint = f"{socket.gethostname()}:{port.getsockname()[1]}"
         workers = spec.machine.workers // resources.nodes
         srun, torchrun = torchrun_command(resources, workers, endpoint, os.environ["SLURM_JOB_ID"])
-        job = {"spec": spec.to_dict(), "out": str(out), "options": options, "complaints": complaints}
+        job = {"spec": spec.to_dict(), "out": str(out), "options": options, "errors": errors}
         command = [*srun, *torchrun, "-m", "scala_lab.training.worker", json.dumps(job)]
         ended = subprocess.run(command, check=False)
         if ended.returncode != 0:
-            raise_failure(find_fault(Path(complaints), spec.machine.workers, {}, ended.returncode), out)
+            raise_failure(find_fault(Path(errors), spec.machine.workers, {}, ended.returncode), out)
 
 
 @dataclass(frozen=True)

@@ -134,14 +134,16 @@ def _places_for_workers(spec: RunSpec) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
-def _measure(spec: RunSpec, pieces: list[str], seconds: float, places: WorkerLauncher | None = None) -> dict[str, Any]:
+def _measure(
+    spec: RunSpec, pieces: list[str], seconds: float, launcher: WorkerLauncher | None = None
+) -> dict[str, Any]:
     from scala_lab.training.distributed import run_workers
 
     spec = spec.resolved()
     with tempfile.TemporaryDirectory(prefix="scala-lab-calibration-") as folder:
         file = Path(folder) / "found.json"
         job = {"spec": spec.to_dict(), "pieces": pieces, "seconds": seconds, "found": str(file)}
-        run_workers("scala_lab.timing.calibration_worker", job, spec.machine, places=places)
+        run_workers("scala_lab.timing.calibration_worker", job, spec.machine, launcher=launcher)
         return json.loads(file.read_text())
 
 

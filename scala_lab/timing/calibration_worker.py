@@ -110,7 +110,7 @@ class _Trial:
         """Bytes and seconds of all-reduces, each right after a batch; the worker that comes last waits for nobody."""
         sizes = (*MESSAGES, self.training.gradient.flat.nbytes)
         buffers = [torch.zeros(size // 4, device=self.world.device) for size in sizes]
-        acts = [partial(self.world.sum, buffer) for buffer in buffers]
+        acts = [partial(self.world.all_reduce, buffer) for buffer in buffers]
         everyone = self.world.gather(self._rounds(lambda: [self._once(act, wake=True)[0] for act in acts]))
         middles = _middles(everyone, min)
         return [{"bytes": float(size), "seconds": middle} for size, middle in zip(sizes, middles, strict=False)]
@@ -152,7 +152,7 @@ class _Trial:
         turn()
         fitting = round(self.seconds / (time.perf_counter() - began))
         number = torch.tensor([min(MOST, max(LEAST, fitting))], device=self.world.device)
-        self.world.share_from_leader([number])
+        self.world.broadcast([number])
         return [turn() for _ in range(int(number))]
 
     def _accumulate(self, shape: Shape) -> None:

@@ -10,7 +10,7 @@ host is sent SIGTERM at the same moment. Interfaces, bridge and shaping vanish w
 
 Example:
     >>> with open_hosts(2, rate="200mbit") as hosts:  # doctest: +SKIP
-    ...     train(RunSpec.of(task="mini-sst2", workers=2), places=hosts)
+    ...     train(RunSpec.of(task="mini-sst2", workers=2), launcher=hosts)
 """
 
 from __future__ import annotations

@@ -76,10 +76,10 @@ def step_times(
     if lack is not None:
         return {"lack": lack}
     specs = {name: run.spec for name, run in zip(names, runs, strict=True)}
-    with nullcontext() if rate is None else open_hosts(2, rate) as places:
+    with nullcontext() if rate is None else open_hosts(2, rate) as launcher:
         from scala_lab.timing.timed_run import timed_runs
 
-        found = timed_runs(specs, workers, steps, warmup, places)
+        found = timed_runs(specs, workers, steps, warmup, launcher)
     result: dict[str, Any] = {}
     for name, timed in found.items():
         lists = {"step": timed.step_seconds, "without": timed.without_seconds, **timed.phases}

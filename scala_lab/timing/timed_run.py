@@ -59,7 +59,7 @@ class TimedRun:
 
 
 def timed_runs(
-    specs: Mapping[str, RunSpec], workers: int, steps: int, warmup: int, places: WorkerLauncher | None = None
+    specs: Mapping[str, RunSpec], workers: int, steps: int, warmup: int, launcher: WorkerLauncher | None = None
 ) -> dict[str, TimedRun]:
     """Time the steps of specs in the same processes, those of one task in turns; no run folder is written.
 
@@ -68,7 +68,7 @@ def timed_runs(
         workers: Processes.
         steps: Steps that are kept.
         warmup: Steps before them that are not.
-        places: Where the workers are started; default here.
+        launcher: Starts the workers; default on this host.
     """
     from scala_lab.training.distributed import run_workers
 
@@ -77,7 +77,7 @@ def timed_runs(
     with tempfile.TemporaryDirectory(prefix="scala-lab-timing-") as folder:
         file = Path(folder) / "found.json"
         job = {"specs": {name: spec.to_dict() for name, spec in short.items()}, "steps": steps, "warmup": warmup}
-        run_workers("scala_lab.timing.timed_worker", {**job, "found": str(file)}, machine, places=places)
+        run_workers("scala_lab.timing.timed_worker", {**job, "found": str(file)}, machine, launcher=launcher)
         found = json.loads(file.read_text())
     return {name: _timed_run(run, found["matmul_rate"]) for name, run in found["runs"].items()}
 

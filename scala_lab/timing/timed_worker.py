@@ -43,7 +43,7 @@ class Apart(World):
     Their weights part, so nothing that is trained so is ever saved: only timed runs are among them.
     """
 
-    def sum(self, buffer: Tensor) -> None:
+    def all_reduce(self, buffer: Tensor) -> None:
         """Leave the buffer as it is."""
 
 

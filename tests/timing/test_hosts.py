@@ -86,7 +86,7 @@ def test_two_hosts_leave_the_weights_of_one_host_and_nothing_else(tiny_bert, tmp
         ours = {namespace_of(holder) for holder in hosts.holders}
         assert len(ours) == 2
         assert namespace_of(os.getpid()) not in ours
-        apart = train(spec, tmp_path / "apart", places=hosts)
+        apart = train(spec, tmp_path / "apart", launcher=hosts)
         left = {name: words for name, words in namespaces().items() if name in ours}
         assert {name: len(words) for name, words in left.items()} == dict.fromkeys(ours, 1), left
     assert not ours & set(namespaces())
