@@ -49,7 +49,7 @@ def cells(profile: Profile) -> list[Cell]:
     if profile.settings.get("device") == "cuda":
         return fits
     timings = [*scalability.cells(profile), *method_scalability.cells(profile)]
-    runs = [Cell(cell.what, kind=RUN, **cell.labels) for cell in timings]
+    runs = [Cell(cell.item, kind=RUN, **cell.labels) for cell in timings]
     return [*fits, Cell(machine_constants(profile), kind=HERE), *runs]
 
 

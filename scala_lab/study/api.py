@@ -196,7 +196,7 @@ def frame_of(cells: Sequence[Cell], records: Records) -> DataFrame:
     rows = []
     for cell in cells:
         record = records.find(cell)
-        columns = _measurement_columns(record) if isinstance(cell.what, Measurement) else _run_columns(record)
+        columns = _measurement_columns(record) if isinstance(cell.item, Measurement) else _run_columns(record)
         status = "missing" if record is None else record["status"]
         rows.append({**columns, "id": cell.key, "status": status, **cell.labels})
     frame = pd.DataFrame(rows)

@@ -1,19 +1,8 @@
-"""Where runs and measurements are kept, by the hash of what determines them, and the records of what was found.
+"""The run store: runs and measurements in a folder, each under the hash of what determines it.
 
-What was found, by id, as files hold it.
-
-Tables and figures are drawn from these records alone, so a report can be rebuilt from its `runs.jsonl` and
-`measurements.jsonl` on a machine that has none of the checkpoints.
-
-Where runs and measurements are kept, by the hash of what determines them.
-
-`<root>/runs/<name>/` is an ordinary run folder, `<root>/measurements/<id>.json` a measurement's record, and
-`<root>/claims/` holds a file for everything that is being worked on.
-
-Whether runs that are there already were on the data and the model that their names stand for now.
-
-A run's id covers the names of its task and model, not where they lie or what is in them. A run that is trained or
-resumed compares contents by itself; this is for runs that a sweep would only read.
+`<root>/runs/<name>/` is an ordinary run folder, `<root>/measurements/<id>.json` the record of a measurement, and
+`<root>/locks/<id>` exists while a process works on that run or measurement. Tables and figures are drawn from
+`Records` alone, so a report can be rebuilt from its `runs.jsonl` and `measurements.jsonl` without any checkpoint.
 """
 
 from __future__ import annotations
@@ -30,63 +19,43 @@ from typing import TYPE_CHECKING, Any
 from scala_lab.config import DataSpec, RunSpec
 from scala_lab.errors import UserError
 from scala_lab.files import nan_to_null, write_json, write_text
-from scala_lab.sweep.cells import Cell, Measurement
-from scala_lab.sweep.lock import is_locked, locked, on_this_host
+from scala_lab.sweep.cells import Cell, Measurement, WorkItem, key_of, runs_alone
+from scala_lab.sweep.lock import host_lock, locked, remove_stale_lock
 
 if TYPE_CHECKING:
-    from scala_lab.sweep.cells import Cell
     from scala_lab.training.run_dir import RunResult
 
-
 RUNS_FILE, MEASUREMENTS_FILE = "runs.jsonl", "measurements.jsonl"
-KEPT = (
-    "id",
-    "name",
-    "status",
-    "error",
-    "spec",
-    "metrics",
-    "best",
-    "noise_start",
-    "learning_rate",
-    "steps",
-    "steps_done",
-    "samples",
-    "parameters",
-    "counts",
-    "timing",
-    "environment",
+RUN_FIELDS = (
+    *("id", "name", "status", "error", "spec", "metrics", "best", "noise_start", "learning_rate"),
+    *("steps", "steps_done", "samples", "parameters", "counts", "timing", "environment"),
 )
-"""What of a run's record goes into `runs.jsonl`."""
+"""Entries of a run's record that go into `runs.jsonl`."""
+
+ENDED = ("finished", "diverged", "failed")
+"""Statuses of runs and measurements that need no more work."""
 
 
 @dataclass
 class Records:
-    """Runs and measurements by id.
-
-    Attributes:
-        runs: What `run_record` keeps of each run.
-        measurements: `{id, name, function, settings, status, result, error}` of each.
-    """
+    """Each run's `run_record` and each measurement's `{id, name, function, settings, status, result, error}` by id."""
 
     runs: dict[str, dict[str, Any]] = field(default_factory=dict)
     measurements: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def find(self, cell: Cell) -> dict[str, Any] | None:
-        """The record of a cell's run or measurement, or None if there is none."""
-        if isinstance(cell.what, Measurement):
-            return self.measurements.get(cell.what.id)
-        return self.runs.get(cell.what.run_id)
+        """Return the record of a cell's run or measurement, or None if there is none."""
+        return (self.measurements if isinstance(cell.item, Measurement) else self.runs).get(cell.key)
 
     def write(self, folder: Path) -> None:
-        """Write both files, in the order of ids, so that equal records are equal files."""
+        """Write both files in the order of ids, so that equal records are equal files."""
         for name, records in ((RUNS_FILE, self.runs), (MEASUREMENTS_FILE, self.measurements)):
             lines = [json.dumps(nan_to_null(records[key]), allow_nan=False) + "\n" for key in sorted(records)]
             write_text(folder / name, "".join(lines))
 
     @classmethod
     def read(cls, folder: Path) -> Records:
-        """What `write` wrote."""
+        """Read what `write` wrote."""
         return cls(*(_read_lines(folder / name) for name in (RUNS_FILE, MEASUREMENTS_FILE)))
 
 
@@ -101,59 +70,48 @@ def _read_lines(file: Path) -> dict[str, dict[str, Any]]:
 
 
 def run_record(result: RunResult) -> dict[str, Any]:
-    """What a report keeps of a run: its record, and the evaluation after each epoch.
+    """Return what a report keeps of a run: parts of its record, and the evaluation after each epoch.
 
-    The command line is left out: the spec says what was run, and a report is to be passed on without anyone's paths.
+    The command line is left out: the spec says what was run, and a published report should show nobody's paths.
     """
-    kept = {name: result.record[name] for name in KEPT if name in result.record}
-    if "environment" in kept:
-        kept["environment"] = {name: value for name, value in kept["environment"].items() if name != "command"}
-    kept["epochs"] = _epochs(result.folder / "metrics.jsonl")
-    return kept
-
-
-def _epochs(file: Path) -> list[dict[str, Any]]:
-    if not file.is_file():
-        return []
-    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    kept = ("epoch", "loss", "divergence")
-    return [{**{name: line.get(name) for name in kept}, **line["eval"]} for line in lines if "eval" in line]
-
-
-WorkItem = RunSpec | Measurement
-"""What a cell is about."""
-
-ENDED = ("finished", "diverged", "failed")
-"""Statuses of what needs no more work."""
+    record = {name: result.record[name] for name in RUN_FIELDS if name in result.record}
+    if "environment" in record:
+        record["environment"] = {name: value for name, value in record["environment"].items() if name != "command"}
+    log = result.folder / "metrics.jsonl"
+    steps = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.is_file() else []
+    columns = ("epoch", "loss", "divergence")
+    record["epochs"] = [
+        {**{name: step.get(name) for name in columns}, **step["eval"]} for step in steps if "eval" in step
+    ]
+    return record
 
 
 class RunStore:
-    """Runs and measurements in a folder.
-
-    Args:
-        root: Made when something is first put there.
-    """
+    """Runs and measurements in a folder, which is created when something is first written to it."""
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
 
     def run_folder(self, spec: RunSpec) -> Path:
-        """Where the run of a spec is, or will be."""
+        """The folder of a spec's run, whether it exists yet or not."""
         return self.root / "runs" / spec.name
 
     def measurement_file(self, measurement: Measurement) -> Path:
-        """Where a measurement's record is, or will be."""
+        """The file of a measurement's record, whether it exists yet or not."""
         return self.root / "measurements" / f"{measurement.id}.json"
 
     def run(self, spec: RunSpec) -> RunResult | None:
-        """The run of a spec, in whatever state it is, or None."""
+        """Read the run of a spec, whatever its status, or None."""
         from scala_lab.training.run_dir import read_run
 
         return read_run(self.run_folder(spec))
 
-    def measurement(self, measurement: Measurement) -> dict[str, Any] | None:
-        """The record of a measurement, or None."""
-        file = self.measurement_file(measurement)
+    def record(self, item: WorkItem) -> dict[str, Any] | None:
+        """Read the whole record of a run or a measurement, or None."""
+        if isinstance(item, RunSpec):
+            run = self.run(item)
+            return None if run is None else run.record
+        file = self.measurement_file(item)
         try:
             record = json.loads(file.read_bytes())
             if not {"id", "status", "result"} <= set(record):
@@ -164,59 +122,51 @@ class RunStore:
             raise UserError(f"{file} is damaged ({error}): delete it to measure again") from None
         return record
 
-    def status(self, what: WorkItem) -> str:
-        """missing, running (also when interrupted), finished, diverged or failed."""
-        if isinstance(what, Measurement):
-            record = self.measurement(what)
-            return "missing" if record is None else record["status"]
-        run = self.run(what)
-        return "missing" if run is None else run.status
+    def status(self, item: WorkItem) -> str:
+        """Return missing, running (also when interrupted), finished, diverged or failed."""
+        record = self.record(item)
+        return "missing" if record is None else record["status"]
 
-    def seconds(self, what: WorkItem) -> float | None:
-        """How long something took, or None if its record does not say."""
-        if isinstance(what, Measurement):
-            record = self.measurement(what)
-            return None if record is None else record.get("seconds")
-        run = self.run(what)
-        timing = run.record.get("timing") if run is not None else None
-        return None if timing is None else timing["train_seconds"] + timing["evaluation_seconds"]
+    def seconds(self, item: WorkItem) -> float | None:
+        """Return how long a run or a measurement took, or None if it did not finish or its record does not say."""
+        record = self.record(item)
+        if record is None or record["status"] != "finished":
+            return None
+        timing = record.get("timing")
+        return record.get("seconds") if timing is None else timing["train_seconds"] + timing["evaluation_seconds"]
 
     def by_status(self, cells: Iterable[Cell]) -> dict[str, list[WorkItem]]:
-        """What the cells are about and the runs they need, each once, by status."""
-        found: dict[str, list[WorkItem]] = {}
-        for what in unique_items(cells).values():
-            found.setdefault(self.status(what), []).append(what)
-        return found
+        """Group the items of the cells and the runs they need, each once, by status."""
+        groups: dict[str, list[WorkItem]] = {}
+        for item in unique_items(cells).values():
+            groups.setdefault(self.status(item), []).append(item)
+        return groups
 
     def records(self, cells: Iterable[Cell]) -> Records:
-        """What is there of the cells and of the runs they need."""
+        """Read what exists of the cells and of the runs they need."""
         records = Records()
-        for key, what in unique_items(cells).items():
-            if isinstance(what, Measurement):
-                record = self.measurement(what)
-                if record is not None:
-                    records.measurements[key] = record
-            else:
-                run = self.run(what)
-                if run is not None:
+        for key, item in unique_items(cells).items():
+            if isinstance(item, RunSpec):
+                if (run := self.run(item)) is not None:
                     records.runs[key] = run_record(run)
+            elif (record := self.record(item)) is not None:
+                records.measurements[key] = record
         return records
 
-    def claim(self, what: WorkItem) -> AbstractContextManager[bool]:
-        """Hold a run or a measurement for a block, which learns whether it may work on it."""
-        return locked(self._lock_file(what))
+    def lock(self, item: WorkItem) -> AbstractContextManager[bool]:
+        """Try to lock a run or a measurement for a block; yields whether it was free (see `locked`)."""
+        return locked(self._lock_file(item))
 
-    def is_locked(self, what: WorkItem) -> bool:
-        """Whether some process is working on it."""
-        return is_locked(self._lock_file(what))
+    def remove_stale_lock(self, item: WorkItem) -> bool:
+        """Remove the lock file that a killed process left behind; return whether the item is unlocked now."""
+        return remove_stale_lock(self._lock_file(item))
 
-    def remove_stale_lock(self, what: WorkItem) -> None:
-        """Remove the file of a claim that nobody holds: one whose process was killed between its last two acts."""
-        self.is_locked(what)
+    def _lock_file(self, item: WorkItem) -> Path:
+        return self.root / "locks" / key_of(item)
 
-    def quiet(self, what: WorkItem) -> AbstractContextManager[None]:
-        """For a block: nothing else of this store runs on this host beside a measurement that is to be alone."""
-        return on_this_host(self.root / "claims" / "busy", isinstance(what, Measurement) and what.alone)
+    def share_host(self, item: WorkItem) -> AbstractContextManager[None]:
+        """For a block, keep all other work of this store off this host if the item is to run alone, else share it."""
+        return host_lock(self.root / "locks" / "busy", exclusive=runs_alone(item))
 
     def record_measurement(
         self,
@@ -227,7 +177,7 @@ class RunStore:
         trace: str | None = None,
         seconds: float = 0.0,
     ) -> None:
-        """Write what a measurement came to."""
+        """Record the result of a measurement, which failed if there is none."""
         record = {
             "id": measurement.id,
             "name": measurement.name,
@@ -241,12 +191,12 @@ class RunStore:
         }
         write_json(self.measurement_file(measurement), {**record, "traceback": trace} if trace else record)
 
-    def record_failure(self, what: WorkItem, error: str, trace: str | None = None) -> None:
-        """Note that a run or measurement could not be had, and why."""
-        if isinstance(what, Measurement):
-            self.record_measurement(what, error=error, trace=trace)
+    def record_failure(self, item: WorkItem, error: str, trace: str | None = None, seconds: float = 0.0) -> None:
+        """Record that a run or a measurement failed, and why."""
+        if isinstance(item, Measurement):
+            self.record_measurement(item, error=error, trace=trace, seconds=seconds)
             return
-        run, spec = self.run(what), what.resolved()
+        spec = item.resolved()
         record = {
             "id": spec.run_id,
             "name": spec.name,
@@ -256,78 +206,67 @@ class RunStore:
             "steps": 0,
             "steps_done": 0,
             "skipped_rows": {},
-            **(run.record if run is not None else {}),
+            **(self.record(item) or {}),
+            "status": "failed",
+            "error": error,
+            **({"traceback": trace} if trace else {}),
         }
-        failure = {"status": "failed", "error": error, **({"traceback": trace} if trace else {})}
-        write_json(self.run_folder(what) / "run.json", {**record, **failure})
+        write_json(self.run_folder(item) / "run.json", record)
 
-    def forget_failure(self, what: WorkItem) -> None:
-        """Make room to try again what failed; what a run has saved to go on from is kept."""
-        if isinstance(what, Measurement):
-            self.measurement_file(what).unlink(missing_ok=True)
+    def forget_failure(self, item: WorkItem) -> None:
+        """Delete the record of what failed, so that it is tried again; a run's saved state stays."""
+        if isinstance(item, Measurement):
+            self.measurement_file(item).unlink(missing_ok=True)
             return
-        run = self.run(what)
+        run = self.run(item)
         if run is not None and not run.record["fingerprints"]:  # it failed before its inputs were known
             (run.folder / "run.json").unlink()
 
-    def _lock_file(self, what: WorkItem) -> Path:
-        return self.root / "claims" / key_of(what)
-
-
-def key_of(what: WorkItem) -> str:
-    """The id of a run or a measurement."""
-    return what.id if isinstance(what, Measurement) else what.run_id
-
 
 def unique_items(cells: Iterable[Cell]) -> dict[str, WorkItem]:
-    """What the cells are about and the runs they need, by id, each once: runs before the measurements of them."""
-    found: dict[str, WorkItem] = {}
+    """Return the items of the cells and the runs they need by id, each once, runs before measurements of them."""
+    items: dict[str, WorkItem] = {}
     for cell in cells:
-        for what in (*cell.specs, cell.what):
-            found.setdefault(key_of(what), what)
-    return found
+        for item in (*cell.specs, cell.item):
+            items.setdefault(key_of(item), item)
+    return items
 
 
 def check_root(root: Path) -> None:
     """Refuse a store that cannot be written to, before any work is done for it."""
-    place = root
-    while not os.path.lexists(place) and place != place.parent:
-        place = place.parent
-    if not place.is_dir():
-        raise UserError(f"{place} is a file: a store of runs is a folder")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise UserError(f"the store {root} cannot be written to: {place} is read-only")
+    existing = next(path for path in (root, *root.parents) if os.path.lexists(path))
+    if not existing.is_dir():
+        raise UserError(f"{existing} is a file: a store of runs is a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"the store {root} cannot be written to: {existing} is read-only")
 
 
-def check_same_inputs(store: RunStore, whats: Iterable[WorkItem]) -> None:
-    """Refuse a store with runs of these specs on other data or another model than those at hand.
+def check_same_inputs(store: RunStore, items: Iterable[WorkItem]) -> None:
+    """Refuse a store whose runs of these specs were trained on other data or another model than those available now.
 
-    What is not at hand cannot be compared: reports can be drawn without the data.
+    A run's id covers the names of its task and model, not their contents. A run that is trained or resumed compares
+    contents by itself; this is for runs that a sweep only reads. Inputs that are absent are not compared, so that
+    reports can be drawn without the data.
     """
-    fingerprints = {"data": cache(_data_fingerprint), "model": cache(_model_fingerprint)}
-    for spec in (what for what in whats if isinstance(what, RunSpec)):
-        run = store.run(spec)
+    fingerprint = cache(_fingerprint)
+    for spec in (item for item in items if isinstance(item, RunSpec)):
+        record = store.record(spec) or {"fingerprints": {}}
         rows = replace(spec.data, train_samples=None, eval_samples=None, heldout_samples=0, data_seed=0)
-        for name, key in (("data", rows), ("model", spec.encoder.model)):
-            now, then = fingerprints[name](key), run.record["fingerprints"].get(name) if run is not None else None
-            if None not in (now, then) and now != then:
+        for name, source in (("data", rows), ("model", spec.encoder.model)):
+            before, current = record["fingerprints"].get(name), fingerprint(source)
+            if None not in (before, current) and before != current:
                 raise UserError(f"{store.run_folder(spec)} holds this run on another {name}: use a new store")
 
 
-def _data_fingerprint(data: DataSpec) -> str | None:
+def _fingerprint(source: DataSpec | str) -> str | None:
+    """Hash the contents of a task or of the model of this name; None if it cannot be loaded."""
     from scala_lab.data.sources import load_task
     from scala_lab.data.tokens import data_fingerprint
-
-    try:
-        return data_fingerprint(load_task(data))
-    except UserError:
-        return None
-
-
-def _model_fingerprint(model: str) -> str | None:
     from scala_lab.models.loading import locate_model, model_fingerprint
 
     try:
-        return model_fingerprint(locate_model(model))
+        if isinstance(source, DataSpec):
+            return data_fingerprint(load_task(source))
+        return model_fingerprint(locate_model(source))
     except UserError:
         return None

@@ -1,9 +1,4 @@
-"""Carrying out one run or measurement in whatever process, and what a sweep asks of an executor.
-
-Carrying out one cell in whatever process: claim it, see whether it is done by now, do it, record what came of it.
-
-What a sweep asks of whoever carries out its jobs: this machine, a cluster.
-"""
+"""Jobs of a sweep: carry out one run or measurement in whatever process, and the interface of executors."""
 
 from __future__ import annotations
 
@@ -12,38 +7,34 @@ import random
 import sys
 import time
 import traceback
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
-from scala_lab.sweep.cells import Measurement
-from scala_lab.sweep.store import ENDED, RunStore, WorkItem, key_of
+from scala_lab.sweep.cells import Measurement, WorkItem, key_of
+from scala_lab.sweep.store import ENDED, RunStore
 
 if TYPE_CHECKING:
     from scala_lab.training.run_dir import RunResult
 
+Outcome = Literal["done", "locked", "died"]
+"""done: its record says how it ended; locked: another process works on it; died: its process ended without a record."""
 
-Outcome = Literal["done", "held"]
-"""done: its record says how it ended; held: another process is at it."""
+STDERR_CHARACTERS = 2000
+"""How many characters of a dead process's stderr are reported."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A cell on its way to whoever carries it out.
+    """A measurement or a resolved spec, the folder of its store, and the options of `run_sweep` that concern it."""
 
-    Attributes:
-        what: A spec, resolved here and not where it runs, or a measurement.
-        store: Folder of the store.
-        save_every: Seconds between saved states of a run.
-        retry_failed: Whether what failed before is tried again.
-    """
-
-    what: WorkItem
+    item: WorkItem
     store: Path
     save_every: float = 60.0
     retry_failed: bool = False
@@ -51,55 +42,46 @@ class Job:
     @cached_property
     def key(self) -> str:
         """The id of the run or measurement."""
-        return key_of(self.what)
-
-    @cached_property
-    def name(self) -> str:
-        """What people know it by."""
-        return self.what.name
+        return key_of(self.item)
 
     @property
     def cores(self) -> int:
-        """How many cores it keeps busy; for a measurement, what its settings call `threads`."""
-        if isinstance(self.what, Measurement):
-            return int(self.what.settings.get("threads") or 1)
-        return self.what.machine.workers * (self.what.machine.threads or 1)
+        """How many cores it keeps busy; for a measurement, the `threads` of its settings."""
+        if isinstance(self.item, Measurement):
+            return int(self.item.settings.get("threads") or 1)
+        return self.item.machine.workers * (self.item.machine.threads or 1)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for another process."""
-        what = self.what.to_json() if isinstance(self.what, Measurement) else self.what.to_dict()
-        return {"what": what, "store": str(self.store), "options": [self.save_every, self.retry_failed]}
+        item = self.item.to_json() if isinstance(self.item, Measurement) else self.item.to_dict()
+        return {"item": item, "store": str(self.store), "options": [self.save_every, self.retry_failed]}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Job:
-        """The job that `to_json` wrote."""
-        what = values["what"]
-        item: WorkItem = Measurement.from_json(what) if "function" in what else RunSpec.from_dict(what)
-        return cls(item, Path(values["store"]), *values["options"])
+        """Rebuild the job that `to_json` wrote."""
+        read = Measurement.from_json if "function" in values["item"] else RunSpec.from_dict
+        return cls(read(values["item"]), Path(values["store"]), *values["options"])
 
 
 def carry_out(job: Job, train: Callable[..., object] | None = None) -> Outcome:
-    """Do what the job says unless it is done already or another process is at it.
+    """Train or measure unless that is done already or another process is doing it; return done or locked.
 
-    Whatever goes wrong is recorded with the run or measurement, so that one bad cell does not stop a sweep.
-
-    Args:
-        job: What to do.
-        train: In place of `scala_lab.train`, for runs that start in some other way.
+    Whatever goes wrong is recorded with the run or measurement, so that one bad cell does not stop a sweep. `train`
+    replaces `scala_lab.train`, for runs whose workers are started in another manner.
     """
     store = RunStore(job.store)
-    with store.claim(job.what) as mine:
-        if not mine:
-            return "held"
-        status = store.status(job.what)
+    with store.lock(job.item) as acquired:
+        if not acquired:
+            return "locked"
+        status = store.status(job.item)
         if status == "failed" and job.retry_failed:
-            store.forget_failure(job.what)
+            store.forget_failure(job.item)
         elif status in ENDED:
             return "done"
-        if isinstance(job.what, Measurement):
-            return _measure(store, job.what, job.cores)
-        with store.quiet(job.what):
-            return _train(store, job.what, job.save_every, train)
+        if isinstance(job.item, Measurement):
+            return _measure(store, job.item, job.cores)
+        with store.share_host(job.item):
+            return _train(store, job.item, job.save_every, train)
 
 
 def _train(store: RunStore, spec: RunSpec, save_every: float, train: Callable[..., object] | None) -> Outcome:
@@ -109,8 +91,8 @@ def _train(store: RunStore, spec: RunSpec, save_every: float, train: Callable[..
     try:
         (train or scala_lab.training.train)(spec, store.run_folder(spec), resume=True, save_every=save_every)
     except FolderInUse:
-        return "held"
-    except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to this run alone
+        return "locked"
+    except Exception as error:  # noqa: BLE001 - any error belongs to this run alone
         store.record_failure(spec, *_describe(error))
     return "done"
 
@@ -119,14 +101,13 @@ def _measure(store: RunStore, measurement: Measurement, threads: int) -> Outcome
     started = time.perf_counter()
     try:
         runs = [_finished_run(store, spec) for spec in measurement.of]
-        with store.quiet(measurement):
+        with store.share_host(measurement):
             started = time.perf_counter()
-            _start_afresh(threads)
+            _reset_process(threads)
             result = measurement.compute(runs)
         store.record_measurement(measurement, result=result, seconds=time.perf_counter() - started)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to this measurement alone
-        message, trace = _describe(error)
-        store.record_measurement(measurement, error=message, trace=trace, seconds=time.perf_counter() - started)
+    except Exception as error:  # noqa: BLE001 - any error belongs to this measurement alone
+        store.record_failure(measurement, *_describe(error), seconds=time.perf_counter() - started)
     return "done"
 
 
@@ -138,8 +119,8 @@ def _finished_run(store: RunStore, spec: RunSpec) -> RunResult:
     return run
 
 
-def _start_afresh(threads: int) -> None:
-    """Give a measurement the threads and random states of a new process, whatever this one did before."""
+def _reset_process(threads: int) -> None:
+    """Set the threads and random states of a new process, whatever this one did before."""
     import numpy as np
     import torch
 
@@ -150,7 +131,7 @@ def _start_afresh(threads: int) -> None:
 
 
 def _describe(error: Exception) -> tuple[str, str | None]:
-    """A sentence, and for anything but a mistake of the user's also where it happened."""
+    """Return a sentence and, unless the user made a mistake, the traceback."""
     from scala_lab.training.distributed import WorkerFailure
 
     if isinstance(error, UserError):
@@ -162,48 +143,35 @@ def _describe(error: Exception) -> tuple[str, str | None]:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a job came back.
-
-    Attributes:
-        key: The job's.
-        outcome: done: its record says how it ended; held: another process is at it; died: the process that did it
-            is gone, and nothing was recorded.
-        detail: For people: why it died.
-    """
+    """The end of a job: its key, the outcome and, if its process died, why."""
 
     key: str
-    outcome: Literal["done", "held", "died"]
+    outcome: Outcome
     detail: str = ""
 
 
-class Executor(Protocol):
-    """Carries out jobs; used as a context that, when left, stops what still runs."""
+class Executor(AbstractContextManager["Executor"]):
+    """Carries out jobs of a sweep on this machine or a cluster; leaving its context stops those that still run."""
 
-    def __enter__(self) -> Executor: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
+    @abstractmethod
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Take these on, the first ones first; what does not fit yet waits its turn."""
-        ...
+        """Queue jobs, the first ones first."""
 
+    @abstractmethod
     def endings(self, seconds: float) -> list[Ending]:
-        """What has come back since the last call; waits up to that long for the first."""
-        ...
+        """Return the jobs that ended since the last call; wait up to that long for the first."""
 
+    @abstractmethod
     def running(self) -> list[Job]:
-        """What is being carried out at this moment."""
-        ...
+        """Return the jobs that run at this moment."""
 
+    @abstractmethod
     def at_once(self) -> float:
-        """About how many jobs run side by side, for the time that is left."""
-        ...
+        """Return about how many jobs run side by side, to estimate the time that is left."""
 
 
 def child_pythonpath() -> str:
-    """A PYTHONPATH on which another process of this interpreter finds every module that this one finds."""
+    """Return a PYTHONPATH with which another process of this interpreter finds every module that this one finds."""
     entries = (entry or os.getcwd() for entry in sys.path)
     own = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix})
     return os.pathsep.join(dict.fromkeys(entry for entry in entries if not entry.startswith(own)))

@@ -94,7 +94,9 @@ def test_reproduce_takes_all_studies_and_trains_shared_runs_once(capfd, monkeypa
     from scala_lab.study import api as discovery
 
     references = [write_study(Path(), name, claim=claim) for name, claim in (("first", "X1"), ("second", "X2"))]
-    monkeypatch.setattr(discovery, "all_studies", lambda: {one: discovery.find_study(one) for one in references})
+    monkeypatch.setattr(
+        discovery, "all_studies", lambda: {reference: discovery.find_study(reference) for reference in references}
+    )
     assert main(["reproduce", "--store", str(store)]) == 0
     assert capfd.readouterr().out.splitlines()[-1] == "report: reports/embedded/index.html"
     assert len(runs_in(store)) == 4

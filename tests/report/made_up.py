@@ -16,7 +16,7 @@ def made_up_records(cells: Iterable[Cell]) -> Records:
     for cell in cells:
         for spec in cell.specs:
             records.runs[spec.run_id] = made_up_run(spec)
-        assert not isinstance(cell.what, Measurement)
+        assert not isinstance(cell.item, Measurement)
     return records
 
 

@@ -132,6 +132,6 @@ def test_a_run_that_failed_before_it_started_is_listed(tmp_path):
 def test_made_up_runs_have_only_what_real_records_have():
     """The page must not be made from fields that training does not write."""
     from scala_lab.config import RunSpec
-    from scala_lab.sweep.store import KEPT
+    from scala_lab.sweep.store import RUN_FIELDS
 
-    assert set(made_up_run(RunSpec())) - {"epochs"} <= set(KEPT)
+    assert set(made_up_run(RunSpec())) - {"epochs"} <= set(RUN_FIELDS)

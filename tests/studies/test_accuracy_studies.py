@@ -66,7 +66,7 @@ def findings(study, **made):
 def whole(name):
     """The runs and measurements of a study's cells, and their rows when all runs finished."""
     cells = find_study(name).cells(SMALL)
-    return [cell.what for cell in cells], frame_of(cells, records_of(cells))
+    return [cell.item for cell in cells], frame_of(cells, records_of(cells))
 
 
 def frame_with(name, status):
@@ -195,7 +195,7 @@ def test_times_of_runs_are_those_of_their_steps_on_as_many_workers():
         if cell.labels.get("kind") != main_results.TIMES:
             continue
         result = {"matmul_rate": 1e9, "gradient_bytes": 1000}
-        for name in cell.what.settings["names"]:
+        for name in cell.item.settings["names"]:
             pace = paces[name.partition(" ")[2]] / cell.labels["workers"]
             result |= {f"{name}:step": [pace, pace, 9.0], f"{name}:steps_per_epoch": 10}
             result |= {f"{name}:tokens": [500.0], f"{name}:samples": [50.0]}
@@ -225,7 +225,7 @@ def test_more_workers_than_were_measured_are_projected_and_marked():
             records.measurements[cell.key] = {"status": "finished", "result": constants.to_dict()}
         elif cell.labels.get("kind") == main_results.TIMES:
             result = {}
-            for name in cell.what.settings["names"]:
+            for name in cell.item.settings["names"]:
                 result |= {f"{name}:step": [1.0], f"{name}:steps_per_epoch": 10}
                 result |= {f"{name}:tokens": [500.0], f"{name}:samples": [50.0]}
             records.measurements[cell.key] = {"status": "finished", "result": result}

@@ -51,7 +51,7 @@ def test_cost_counts_steps_before_and_after_the_delay():
 
 def test_eigenvalues_are_those_of_the_checkpoint_on_its_training_rows(profile, store, sharp):
     row = sharp.iloc[0]
-    run = store.run(sharpness.cells(profile)[0].what.of[0])
+    run = store.run(sharpness.cells(profile)[0].item.of[0])
     prepared = prepare(run.spec)
     model = load_classifier(str(run.checkpoint), prepared.task, new_head=False)
     values = []

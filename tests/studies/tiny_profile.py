@@ -54,7 +54,7 @@ class TinyStore:
         """What `analyse` gets."""
         for cell in cells:
             runs = [self.run(spec) for spec in cell.specs]
-            if cell.specs != (cell.what,) and cell.what.id not in self.measured:
-                self.measured[cell.what.id] = {"status": "finished", "result": cell.what.compute(runs)}
+            if cell.specs != (cell.item,) and cell.item.id not in self.measured:
+                self.measured[cell.item.id] = {"status": "finished", "result": cell.item.compute(runs)}
         records = {key: run_record(run) for key, run in self.runs.items()}
         return frame_of(cells, Records(records, self.measured))

@@ -24,7 +24,7 @@ def cells(model: Path, rows: Path) -> list[Cell]:
     runs.append(tiny_spec(model, rows, **small, method="plain", lr=1e30))
     measured = [Measurement(measures.weight_sum, (run,)) for run in runs]
     timed = Measurement(measures.random_numbers, (), alone=True)
-    return [Cell(what) for what in (*runs, *measured, timed)]
+    return [Cell(item) for item in (*runs, *measured, timed)]
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from scala_lab.sweep.work import Job
 from tests.processes import Started, started, wait_until
 from tests.sweep.measures import tiny_spec
 from tests.sweep.sweeping import STEPS, cells
+from tests.sweep.test_engine import Here
 from tests.sweep.test_local import drain
-from tests.sweep.test_sweep import Here
 
 pytestmark = pytest.mark.long
 
@@ -47,9 +47,9 @@ def results(store: RunStore) -> dict[Path, dict]:
 
 def finished(store: RunStore) -> dict[Path, tuple[int, int]]:
     """The files of everything that is done, by inode and time: writing one again would change both."""
-    found = [store.root / file for file, record in results(store).items() if record["status"] != "running"]
-    checkpoints = [file.parent / "checkpoint" / "model.safetensors" for file in found if file.name == "run.json"]
-    return {file: (file.stat().st_ino, file.stat().st_mtime_ns) for file in (*found, *checkpoints) if file.exists()}
+    records = [store.root / file for file, record in results(store).items() if record["status"] != "running"]
+    checkpoints = [file.parent / "checkpoint" / "model.safetensors" for file in records if file.name == "run.json"]
+    return {file: (file.stat().st_ino, file.stat().st_mtime_ns) for file in (*records, *checkpoints) if file.exists()}
 
 
 def assert_same(store: RunStore, clean: RunStore) -> None:
@@ -60,8 +60,8 @@ def assert_same(store: RunStore, clean: RunStore) -> None:
         names = ("status", "metrics", "best", "counts", "steps_done", "result", "error", "settings", "of")
         assert {name: record.get(name) for name in names} == {name: right[file].get(name) for name in names}
     for file in clean.root.glob("runs/*/checkpoint/model.safetensors"):
-        expected, found = load_file(file), load_file(store.root / file.relative_to(clean.root))
-        assert all(tensor.equal(found[name]) for name, tensor in expected.items())
+        expected, weights = load_file(file), load_file(store.root / file.relative_to(clean.root))
+        assert all(tensor.equal(weights[name]) for name, tensor in expected.items())
 
 
 def test_two_sweeps_that_are_killed_and_two_that_go_on_end_like_a_clean_one(inputs, clean, tmp_path):
@@ -89,12 +89,12 @@ def test_two_sweeps_that_are_killed_and_two_that_go_on_end_like_a_clean_one(inpu
         second.kill()
     look()
     with sweep(inputs, store) as third, sweep(inputs, store) as fourth:
-        for one in (third, fourth):
-            wait_until(lambda one=one: look() or one.ended, "a sweep does not end", third, fourth)
-            one.succeed()
+        for last in (third, fourth):
+            wait_until(lambda last=last: look() or last.ended, "a sweep does not end", third, fourth)
+            last.succeed()
     assert first_seen.items() <= finished(store).items(), "something finished was done again"
     assert_same(store, clean)
-    assert [file.name.partition("-")[0] for file in (store.root / "claims").iterdir()] == ["busy"]
+    assert [file.name.partition("-")[0] for file in (store.root / "locks").iterdir()] == ["busy"]
 
 
 def test_warm_worker_trains_as_a_fresh_one(inputs, tmp_path):

@@ -54,7 +54,7 @@ def test_as_many_at_once_as_the_cores_have_room_for(tmp_path, monkeypatch, cores
         Measurement(measures.random_numbers, (), {"threads": threads, "number": number}) for number in range(6)
     ]
     pool = LocalPool(processes)
-    pool.submit([Job(what, tmp_path) for what in measurements])
+    pool.submit([Job(item, tmp_path) for item in measurements])
     assert len(started) == at_once
     assert pool.at_once() == max(1, at_once) or threads == 3  # 4 cores hold one and a third of these
 
@@ -84,7 +84,7 @@ def test_killed_worker_is_replaced_and_its_run_goes_on_and_measurements_start_al
     whole, broken = (load_file(store.run(spec).checkpoint / "model.safetensors") for store in stores)
     assert all(tensor.equal(broken[name]) for name, tensor in whole.items())
     # in a worker that is new, and in one that has trained
-    assert stores[0].measurement(numbers)["result"] == stores[1].measurement(numbers)["result"]
+    assert stores[0].record(numbers)["result"] == stores[1].record(numbers)["result"]
 
 
 def test_workers_that_cannot_start_are_not_put_down_to_the_cells(tmp_path, monkeypatch):

@@ -74,14 +74,14 @@ def test_published_rows_are_those_of_the_files(shared):
         assert published_rows(name) == (len(data.train), sum(map(len, data.evals.values())))
 
 
-def test_every_run_is_counted_once(inputs):
+def test_every_run_is_counted_once(inputs, tmp_path, monkeypatch):
+    monkeypatch.setattr(calibration, "_measure", lambda spec: calibration.Speed(1.0, 1e-3, 1e-2))
     specs = [tiny_spec(*inputs, seed=seed) for seed in range(2)]
     measured = Measurement(measures.weight_sum, tuple(specs))
-    found = estimate([Cell(specs[0]), Cell(specs[0]), Cell(measured)], timed=False)
-    assert (found.runs, found.measurements) == (2, 1)
-    assert found.steps == sum(plan(spec).steps for spec in specs)
-    assert found.forward_passes == sum(plan(spec).forward_passes for spec in specs)
-    assert found.seconds is None
+    total = estimate([Cell(specs[0]), Cell(specs[0]), Cell(measured)], RunStore(tmp_path))
+    assert (total.runs, total.measurements) == (2, 1)
+    assert total.steps == sum(plan(spec).steps for spec in specs)
+    assert total.forward_passes == sum(plan(spec).forward_passes for spec in specs)
 
 
 def test_time_is_what_the_parts_take(inputs, tmp_path, monkeypatch):
@@ -96,11 +96,11 @@ def test_time_is_what_the_parts_take(inputs, tmp_path, monkeypatch):
     taken, other = (Measurement(function) for function in (measures.random_numbers, measures.interval))
     store.record_measurement(taken, result={}, seconds=6.0)
     cells = [Cell(spec), Cell(tiny_spec(*inputs, seed=1)), Cell(taken), Cell(other)]
-    found = estimate(cells, store=store, processes=2)
-    assert found.seconds == pytest.approx((2 * expected + 6.0) / 2)
-    assert found.notes == (
-        "the time leaves out 1 measurements by tests.sweep.measures:interval, of which none was taken here before",
-    )
+    total = estimate(cells, store, processes=2)
+    assert total.seconds == pytest.approx((2 * expected + 6.0) / 2)
+    assert total.notes == [
+        "the time leaves out 1 measurements by tests.sweep.measures:interval, of which none was taken here before"
+    ]
 
 
 def test_speed_is_measured_once_and_kept(inputs, monkeypatch, tmp_path):
@@ -114,13 +114,13 @@ def test_speed_is_measured_once_and_kept(inputs, monkeypatch, tmp_path):
         calibration.measure_speed(tiny_spec(*inputs, threads=2))
 
 
-def test_model_that_is_not_at_hand_has_steps_but_no_time():
+def test_model_that_is_not_at_hand_has_steps_but_no_time(tmp_path):
     spec = RunSpec.of(task="sst2", model="bert-base-uncased", method="scala", batch_size=1024, **MACHINE)
-    found = estimate([Cell(spec)])
-    assert found.steps == 6 * math.ceil(67_349 / 1024)
-    assert found.seconds is None
-    assert "the time is not estimated" in found.notes[0]
-    assert "bert-base-uncased" in found.notes[0]
+    total = estimate([Cell(spec)], RunStore(tmp_path))
+    assert total.steps == 6 * math.ceil(67_349 / 1024)
+    assert total.seconds is None
+    assert "the time is not estimated" in total.notes[0]
+    assert "bert-base-uncased" in total.notes[0]
 
 
 def test_cost_orders_runs(inputs):

@@ -12,12 +12,13 @@ from safetensors.torch import load_file
 from scala_lab.errors import UserError
 from scala_lab.sweep.cells import Cell, Measurement
 from scala_lab.sweep.engine import run_sweep
+from scala_lab.sweep.slurm import SlurmCluster, SlurmOptions
 from scala_lab.sweep.store import RunStore
 from tests.processes import PATIENCE
 from tests.sweep import measures
 from tests.sweep.measures import tiny_spec
 from tests.sweep.slurm import running_slurm
-from tests.sweep.test_sweep import Here
+from tests.sweep.test_engine import Here
 
 pytestmark = pytest.mark.long
 
@@ -30,8 +31,6 @@ def slurm():
 
 
 def test_cluster_leaves_what_this_machine_leaves(slurm, inputs, tmp_path, monkeypatch):
-    from scala_lab.sweep.slurm import SlurmCluster
-
     monkeypatch.setenv("SLURM_CONF", str(slurm.config))
     alone = tiny_spec(*inputs)
     pair = tiny_spec(*inputs, workers=2)
@@ -56,7 +55,7 @@ def test_cluster_leaves_what_this_machine_leaves(slurm, inputs, tmp_path, monkey
     watching.start()
     try:
         # One worker per node, so that the run with two workers is torchrun's, on two nodes.
-        cluster = SlurmCluster("tests", minutes=5, workers_per_node=1, poll_seconds=0.5)
+        cluster = SlurmCluster(SlurmOptions("tests", minutes=5, workers_per_node=1), poll_seconds=0.5)
         remote = run_sweep(cells, there, cluster)
     finally:
         over.set()
@@ -73,8 +72,8 @@ def test_cluster_leaves_what_this_machine_leaves(slurm, inputs, tmp_path, monkey
     statuses = sorted(run["status"] for run in remote.runs.values())
     assert statuses == ["diverged", "finished", "finished"]
     for name in ("status", "result", "error"):
-        assert {key: found[name] for key, found in remote.measurements.items()} == {
-            key: found[name] for key, found in local.measurements.items()
+        assert {key: record[name] for key, record in remote.measurements.items()} == {
+            key: record[name] for key, record in local.measurements.items()
         }
     for spec in (alone, pair):
         left, right = (load_file(store.run(spec).checkpoint / "model.safetensors") for store in (here, there))
@@ -82,13 +81,11 @@ def test_cluster_leaves_what_this_machine_leaves(slurm, inputs, tmp_path, monkey
 
 
 def test_job_that_vanishes_fails_its_cell_only(slurm, inputs, tmp_path, monkeypatch):
-    from scala_lab.sweep.slurm import SlurmCluster
-
     monkeypatch.setenv("SLURM_CONF", str(slurm.config))
     monkeypatch.setattr("scala_lab.sweep.slurm.GONE_SECONDS", 1.0)
     lethal = Measurement(measures.dies, (), {"marker": str(tmp_path / "marker"), "times": 5})
     healthy = Measurement(measures.random_numbers)
-    cluster = SlurmCluster("tests", minutes=5, poll_seconds=0.5)
+    cluster = SlurmCluster(SlurmOptions("tests", minutes=5), poll_seconds=0.5)
     records = run_sweep([Cell(lethal), Cell(healthy)], RunStore(tmp_path / "store"), cluster)
     assert records.measurements[healthy.id]["status"] == "finished"
     assert records.measurements[lethal.id]["status"] == "failed"
@@ -97,16 +94,14 @@ def test_job_that_vanishes_fails_its_cell_only(slurm, inputs, tmp_path, monkeypa
 
 
 def test_cluster_says_what_it_lacks(monkeypatch, tmp_path):
-    from scala_lab.sweep.slurm import SlurmCluster
-
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "submitit", sys)  # whether it is installed or not
     with pytest.raises(UserError, match="no sbatch"):
-        SlurmCluster()
+        SlurmCluster(SlurmOptions())
 
 
 def test_cluster_says_which_package_it_needs():
     hide = "import sys; sys.modules['submitit'] = None"
-    code = f"{hide}; from scala_lab.sweep.slurm import SlurmCluster; SlurmCluster()"
+    code = f"{hide}; from scala_lab.sweep.slurm import *; SlurmCluster(SlurmOptions())"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE).stderr
     assert "pip install 'scala-lab[cluster]'" in said

@@ -1,4 +1,4 @@
-"""Claims: one holder at a time, gone with the process that held them, and counted across hosts while they beat."""
+"""Locks: one holder at a time, gone with the process that held them, and respected across hosts while they beat."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from scala_lab.sweep.lock import STALE_SECONDS, is_locked, locked, on_this_host
+from scala_lab.sweep.lock import STALE_SECONDS, host_lock, locked, remove_stale_lock
 from tests.processes import PATIENCE, holding, wait_until
 
 HOLD = "import sys; from pathlib import Path; from scala_lab.sweep.lock import *\n"
@@ -22,36 +22,39 @@ def hold_elsewhere(block: str):
     return holding([sys.executable, "-c", code], "in")
 
 
-def test_claim_ends_with_its_process(tmp_path):
-    file = tmp_path / "claims" / "x"
-    with hold_elsewhere(f"claimed(Path({str(file)!r}))") as process:
+def test_lock_ends_with_its_process(tmp_path):
+    file = tmp_path / "locks" / "x"
+    with hold_elsewhere(f"locked(Path({str(file)!r}))") as process:
         assert json.loads(file.read_text()) == {"host": platform.node(), "pid": process.pid}
-        assert is_locked(file)
-        with locked(file) as mine:
-            assert not mine
+        assert not remove_stale_lock(file)
+        with locked(file) as acquired:
+            assert not acquired
     assert file.exists()  # what a killed process leaves behind holds nobody up
-    assert not is_locked(file)
-    with locked(file) as mine:
-        assert mine
+    with locked(file) as acquired:
+        assert acquired
     assert not file.exists()
+    file.touch()
+    assert remove_stale_lock(file)
+    assert not file.exists()
+    assert remove_stale_lock(file)
 
 
-def test_claim_is_let_go_when_the_block_fails(tmp_path):
+def test_lock_is_released_when_the_block_fails(tmp_path):
     file = tmp_path / "x"
     with pytest.raises(RuntimeError), locked(file):
         raise RuntimeError
-    with locked(file) as mine:
-        assert mine
+    with locked(file) as acquired:
+        assert acquired
 
 
 @pytest.mark.parametrize(("silent_for", "free"), [(0.0, False), (STALE_SECONDS + 60, True)])
-def test_claim_of_another_host_counts_while_it_beats(tmp_path, silent_for, free):
+def test_lock_of_another_host_counts_while_it_beats(tmp_path, silent_for, free):
     file = tmp_path / "x"
     file.write_text(json.dumps({"host": "another", "pid": os.getpid()}))
     last_beat = time.time() - silent_for
     os.utime(file, (last_beat, last_beat))
-    with locked(file) as mine:
-        assert mine is free
+    with locked(file) as acquired:
+        assert acquired is free
     assert file.exists() is not free
 
 
@@ -64,12 +67,12 @@ def test_holder_beats(tmp_path, monkeypatch):
         assert file.stat().st_mtime == pytest.approx(time.time(), abs=PATIENCE)
 
 
-def test_what_is_alone_waits_for_the_others(tmp_path):
+def test_exclusive_block_waits_for_the_others(tmp_path):
     file = tmp_path / "busy"
-    waits = f"print('begun', flush=True)\nwith on_this_host(Path({str(file)!r}), True): print('in')"
-    with hold_elsewhere(f"on_this_host(Path({str(file)!r}), False)") as other:
-        with on_this_host(file, alone=False):
-            assert not other.ended  # two that are not alone go side by side
+    waits = f"print('begun', flush=True)\nwith host_lock(Path({str(file)!r}), True): print('in')"
+    with hold_elsewhere(f"host_lock(Path({str(file)!r}), False)") as other:
+        with host_lock(file, exclusive=False):
+            assert not other.ended  # two that share the host go side by side
         with holding([sys.executable, "-c", HOLD + waits], "begun") as waiting:
             for _ in range(20):
                 time.sleep(0.02)

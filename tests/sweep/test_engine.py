@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from scala_lab.errors import UserError
-from scala_lab.sweep.cells import Cell, Measurement
+from scala_lab.sweep.cells import Cell, Measurement, key_of
 from scala_lab.sweep.engine import run_sweep
 from scala_lab.sweep.local import LocalPool
-from scala_lab.sweep.store import RunStore, key_of
+from scala_lab.sweep.store import RunStore
 from scala_lab.sweep.work import Ending, Job, carry_out
 from tests.sweep import measures
 from tests.sweep.measures import tiny_spec
@@ -28,7 +28,7 @@ class Here:
     """Carries out jobs in this process, one per call, and remembers their order."""
 
     def __init__(self):
-        self.jobs, self.order, self.most = [], [], 0
+        self.jobs, self.order = [], []
 
     def __enter__(self):
         return self
@@ -38,7 +38,6 @@ class Here:
 
     def submit(self, jobs):
         self.jobs += jobs
-        self.most = max(self.most, len(self.jobs))
 
     def endings(self, seconds):
         if not self.jobs:
@@ -60,7 +59,7 @@ def test_sweep_trains_and_measures_what_is_missing_once(inputs, tmp_path):
     first, second = Measurement(WEIGHTS, (short, long)), Measurement(WEIGHTS, (short,), {"power": 2})
     timing = Measurement(measures.random_numbers, (), alone=True)
     cells = [Cell(timing), Cell(first), Cell(short), Cell(short), Cell(second)]
-    assert {status: len(found) for status, found in store.by_status(cells).items()} == {"missing": 5}
+    assert {status: len(items) for status, items in store.by_status(cells).items()} == {"missing": 5}
 
     executor = Here()
     records = run_sweep(cells, store, executor)
@@ -76,7 +75,7 @@ def test_sweep_trains_and_measures_what_is_missing_once(inputs, tmp_path):
     again = Here()
     assert run_sweep(cells, store, again).measurements == records.measurements
     assert again.order == []
-    assert {status: len(found) for status, found in store.by_status(cells).items()} == {"finished": 5}
+    assert {status: len(items) for status, items in store.by_status(cells).items()} == {"finished": 5}
 
 
 def test_one_bad_cell_does_not_stop_the_others(inputs, tmp_path):
@@ -88,14 +87,14 @@ def test_one_bad_cell_does_not_stop_the_others(inputs, tmp_path):
     failing = tiny_spec(model, absent, eval_file=rows)
     broken = Measurement(measures.raises, (fine,), {"message": "out of luck"})
     of_bad = [Measurement(WEIGHTS, (fine, spec)) for spec in (diverging, failing)]
-    cells = [Cell(what) for what in (diverging, failing, fine, broken, *of_bad)]
+    cells = [Cell(item) for item in (diverging, failing, fine, broken, *of_bad)]
 
     records = run_sweep(cells, store, Here())
     assert records.runs[fine.run_id]["status"] == "finished"
     assert records.runs[diverging.run_id]["status"] == "diverged"
     assert records.runs[failing.run_id]["status"] == "failed"
     assert "absent.csv does not exist" in records.runs[failing.run_id]["error"]
-    errors = {found["id"]: found["error"] for found in records.measurements.values() if found["status"] == "failed"}
+    errors = {record["id"]: record["error"] for record in records.measurements.values() if record["status"] == "failed"}
     assert errors[broken.id] == "RuntimeError: out of luck"
     assert "in raises" in records.measurements[broken.id]["traceback"]
     assert errors[of_bad[0].id] == f"there is nothing to measure: run {diverging.name} diverged"
@@ -116,17 +115,17 @@ def test_one_bad_cell_does_not_stop_the_others(inputs, tmp_path):
     assert records.measurements[broken.id]["status"] == "failed"
 
 
-def test_cell_that_another_sweep_holds_is_waited_for(inputs, tmp_path):
+def test_cell_that_another_sweep_has_locked_is_waited_for(inputs, tmp_path):
     store = RunStore(tmp_path / "store")
     let_go, finished = tiny_spec(*inputs), Measurement(measures.random_numbers)
     executor, seen = Here(), threading.Event()
-    held = []
+    locked = []
 
     class Watched(Here):
         def endings(self, seconds):
             endings = executor.endings(seconds)
-            held.extend(ending.key for ending in endings if ending.outcome == "held")
-            if len(held) >= 2:
+            locked.extend(ending.key for ending in endings if ending.outcome == "locked")
+            if len(locked) >= 2:
                 seen.set()
             return endings
 
@@ -134,7 +133,7 @@ def test_cell_that_another_sweep_holds_is_waited_for(inputs, tmp_path):
             executor.submit(jobs)
 
     records = []
-    with store.claim(let_go) as first, store.claim(finished) as second:
+    with store.lock(let_go) as first, store.lock(finished) as second:
         assert first
         assert second
         cells = [Cell(let_go), Cell(finished)]
@@ -143,11 +142,11 @@ def test_cell_that_another_sweep_holds_is_waited_for(inputs, tmp_path):
         assert seen.wait(60)
         store.record_measurement(finished, result={"by": "the other"})
     sweep.join(60)
-    assert set(held) == {let_go.run_id, finished.id}
+    assert set(locked) == {let_go.run_id, finished.id}
     assert records[0].measurements[finished.id]["result"] == {"by": "the other"}
     assert records[0].runs[let_go.run_id]["status"] == "finished"  # let go without a result: taken over
     assert executor.order.count(finished.id) == 1
-    assert [file.name.partition("-")[0] for file in (store.root / "claims").iterdir()] == ["busy"]
+    assert [file.name.partition("-")[0] for file in (store.root / "locks").iterdir()] == ["busy"]
 
 
 def test_dead_worker_costs_its_cell_one_more_try(inputs, tmp_path):
@@ -171,21 +170,23 @@ def test_measurements_that_are_alone_overlap_with_nothing(inputs, tmp_path):
         return Measurement(measures.interval, (), settings, alone=alone)
 
     together, alone = [timed(number, False) for number in range(2)], [timed(number, True) for number in (2, 3)]
-    records = run_sweep([Cell(what) for what in (*alone, *together)], RunStore(tmp_path / "store"), LocalPool(2))
-    spans = {key: (found["result"]["began"], found["result"]["ended"]) for key, found in records.measurements.items()}
+    records = run_sweep([Cell(item) for item in (*alone, *together)], RunStore(tmp_path / "store"), LocalPool(2))
+    spans = {
+        key: (record["result"]["began"], record["result"]["ended"]) for key, record in records.measurements.items()
+    }
     for quiet in alone:
         for other in {*spans} - {quiet.id}:
             assert spans[quiet.id][0] > spans[other][1] or spans[quiet.id][1] < spans[other][0]
-    assert max(spans[what.id][1] for what in together) < min(spans[what.id][0] for what in alone)
+    assert max(spans[item.id][1] for item in together) < min(spans[item.id][0] for item in alone)
 
 
 def test_jobs_mean_the_same_in_another_process(inputs, tmp_path):
     spec = tiny_spec(*inputs, max_weight_norm=float("inf"), data_dir=None)
     measurement = Measurement(WEIGHTS, (spec, tiny_spec(*inputs, seed=1)), {"power": 2}, alone=True)
-    for what in (spec.resolved(), measurement):
-        job = Job(what, tmp_path, 3.0, True)
+    for item in (spec.resolved(), measurement):
+        job = Job(item, tmp_path, 3.0, True)
         read = Job.from_json(json.loads(json.dumps(job.to_json())))
-        assert (read.key, read.name, read.cores) == (key_of(what), what.name, 1)
+        assert (read.key, read.item.name, read.cores) == (key_of(item), item.name, 1)
         assert read.store == tmp_path
         assert (read.save_every, read.retry_failed) == (3.0, True)
 
@@ -213,7 +214,7 @@ def test_damaged_measurement_is_named(inputs, tmp_path):
 
 
 @pytest.mark.parametrize("changed", ["data", "model"])
-def test_runs_on_other_inputs_of_the_same_name_are_not_taken_for_these(inputs, tmp_path, changed):
+def test_runs_on_other_inputs_of_the_same_name_are_not_taken_for_these(inputs, tmp_path, monkeypatch, changed):
     model, rows = inputs
     store = RunStore(tmp_path / "store")
     run_sweep([Cell(tiny_spec(model, rows))], store, Here())
@@ -224,8 +225,9 @@ def test_runs_on_other_inputs_of_the_same_name_are_not_taken_for_these(inputs, t
     else:
         spec = tiny_spec(save_tiny_model(other / model.name, dropout=0.1, hidden=8), rows)
     assert store.status(spec) == "finished"  # by its id it is the same run
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal, where the live view must not hide the error
     with pytest.raises(UserError, match=f"on another {changed}"):
-        run_sweep([Cell(spec)], store, Here())
+        run_sweep([Cell(spec)], store, Here(), progress=True)
 
 
 def test_results_outlive_their_data(inputs, tmp_path):
@@ -237,10 +239,10 @@ def test_results_outlive_their_data(inputs, tmp_path):
     assert run_sweep(cells, RunStore(tmp_path / "store"), Here()).runs == before.runs
 
 
-def test_claim_that_a_killed_process_left_on_what_it_had_finished_is_cleared(inputs, tmp_path):
+def test_lock_that_a_killed_process_left_on_what_it_had_finished_is_removed(inputs, tmp_path):
     store, spec = RunStore(tmp_path / "store"), tiny_spec(*inputs)
     run_sweep([Cell(spec)], store, Here())
-    left = store.root / "claims" / spec.run_id
+    left = store.root / "locks" / spec.run_id
     left.write_text(json.dumps({"host": "somewhere", "pid": 1}))
     run_sweep([Cell(spec)], store, Here())
     assert left.exists(), "another host may hold it still"
