@@ -1,9 +1,4 @@
-"""What this machine is: its cores, and the versions, host and commit that a run's numbers were made with.
-
-The cores of this host, and how many threads and workers they have room for.
-
-What a run's numbers were made with: versions, machine, commit.
-"""
+"""The machine: how many threads and workers its cores take, and the environment that a run's record describes."""
 
 from __future__ import annotations
 
@@ -20,20 +15,21 @@ from typing import Any
 from scala_lab.errors import UserError
 from scala_lab.processes import PACKAGE_PARENT, VERSION
 
-MOST_WORKERS_PER_CORE = 4
-"""More processes than this on a core do nothing but wait for each other."""
+MAX_WORKERS_PER_CORE = 4
+"""More processes than this on a core only wait for each other."""
+
+_PACKAGES = ("torch", "transformers", "datasets", "tokenizers", "safetensors", "numpy", "scipy", "scikit-learn")
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on."""
+    """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 def default_threads(workers: int = 1) -> int:
-    """CPU threads of each of the workers of this host, where nobody asks for a number.
+    """Return the CPU threads per worker of this host by default: OMP_NUM_THREADS, else an even share of the cores.
 
-    OMP_NUM_THREADS decides, else the cores are shared evenly. As in OpenMP, a list of numbers means its first, and
-    a value that holds anything but numbers above 0 is ignored.
+    As in OpenMP, a list of numbers means its first, and a value with anything but numbers above 0 is ignored.
     """
     numbers = os.environ.get("OMP_NUM_THREADS", "").split(",")
     if all(re.fullmatch(r"\s*\+?0*[1-9][0-9]*\s*", number) for number in numbers):
@@ -42,31 +38,28 @@ def default_threads(workers: int = 1) -> int:
 
 
 def check_crowd(workers: int) -> None:
-    """Refuse to start more processes than the cores of this host can do anything with."""
-    most = MOST_WORKERS_PER_CORE * usable_cores()
-    if workers > most:
+    """Refuse to start more workers than `MAX_WORKERS_PER_CORE` allows."""
+    max_workers = MAX_WORKERS_PER_CORE * usable_cores()
+    if workers > max_workers:
         raise UserError(
-            f"--workers {workers} is too many for the {_cores()} of this host, which take up to {most}: "
+            f"--workers {workers} is too many for the {_cores()} of this host, which take up to {max_workers}: "
             "with torchrun a run can have workers on several hosts"
         )
 
 
 def warn_of_crowd(workers: int, threads: int) -> None:
-    """Say on stderr that processes will wait for each other."""
+    """Warn on stderr if workers have to share cores."""
     if workers > 1 and workers * threads > usable_cores():
-        each = f" of {threads} threads" if threads > 1 else ""
-        print(f"note: {workers} workers{each} share the {_cores()} of this host and take turns", file=sys.stderr)
+        of_threads = f" of {threads} threads" if threads > 1 else ""
+        print(f"note: {workers} workers{of_threads} share the {_cores()} of this host and take turns", file=sys.stderr)
 
 
 def _cores() -> str:
     return f"{usable_cores()} core{'s' if usable_cores() > 1 else ''}"
 
 
-_PACKAGES = ("torch", "transformers", "datasets", "tokenizers", "safetensors", "numpy", "scipy", "scikit-learn")
-
-
 def describe_environment() -> dict[str, Any]:
-    """A record for run.json."""
+    """Return versions, machine and commit, for run.json."""
     import torch
 
     return {
@@ -84,12 +77,12 @@ def describe_environment() -> dict[str, Any]:
 
 
 def peak_memory_bytes() -> int:
-    """The most memory this process has held so far: on the GPU where there is one, else resident."""
+    """Return the peak memory of this process so far: on the GPU where there is one, else resident."""
     import torch
 
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
-    try:  # Linux's getrusage would count the memory of the process that started this one
+    try:  # on Linux getrusage would count the memory of the parent process too
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
     except (OSError, StopIteration):
@@ -106,13 +99,13 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree, if the package runs from one."""
+    """Return the commit of the source tree, if the package runs from one."""
     if not (PACKAGE_PARENT / ".git").exists():
         return None
     try:
-        answer = subprocess.run(
+        done = subprocess.run(
             ["git", "rev-parse", "HEAD"], cwd=PACKAGE_PARENT, capture_output=True, text=True, timeout=5
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return answer.stdout.strip() or None
+    return done.stdout.strip() or None

@@ -1,9 +1,4 @@
-"""Starting Python processes of this package, and ending them with the process that started them.
-
-The version, and where the package is: of use to whoever starts other processes of it.
-
-What a process that was started by another one knows of it, and how it ends.
-"""
+"""What a process knows of the one that started it, and how it ends; with the version and location of the package."""
 
 from __future__ import annotations
 
@@ -17,25 +12,30 @@ from pathlib import Path
 from typing import NoReturn
 
 VERSION = "0.1.0"
-PACKAGE_PARENT = Path(__file__).parent.parent
-"""The folder that `import scala_lab` finds it in."""
 
+PACKAGE_PARENT = Path(__file__).parent.parent
+"""The folder from which `import scala_lab` works."""
 
 LAUNCHER = "SCALA_LAB_LAUNCHER"
-"""Variable that tells a process which one started it, so that it notices even an end before its own beginning."""
-
+"""Environment variable with the process id of the launcher, for a process whose launcher may end before it starts."""
 
 _STARTED_BY = os.getppid()
 
 
+def launched_workers(workers: int) -> int:
+    """Return the number of workers: that of torchrun, if `workers` is the default 1 and torchrun started this one."""
+    under_torchrun = {"RANK", "WORLD_SIZE"} <= set(os.environ)
+    return int(os.environ["WORLD_SIZE"]) if workers == 1 and under_torchrun else workers
+
+
 def orphaned() -> bool:
-    """Whether the process that started this one is gone: then a fault of the other workers is only their end."""
+    """Whether the process that started this one is gone; the other workers then fail only because they end too."""
     return os.getppid() != _STARTED_BY
 
 
 def end_with_launcher() -> None:
-    """End this process when the one that started it is gone, even by kill -9."""
-    launcher = int(os.environ.pop(LAUNCHER, os.getppid()))  # not for processes that this one starts
+    """End this process as soon as the one that started it is gone, even by kill -9."""
+    launcher = int(os.environ.pop(LAUNCHER, os.getppid()))  # removed: it is not the launcher of this one's children
 
     def watch() -> None:
         while os.getppid() == launcher:
@@ -45,41 +45,36 @@ def end_with_launcher() -> None:
     threading.Thread(target=watch, name="launcher-watch", daemon=True).start()
 
 
-def outlast_sigterm(has_more_to_say: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Let SIGTERM end this process only after a while, if there is something that it will note by itself.
+def outlast_sigterm(has_more_to_record: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Delay the end by SIGTERM by some seconds if this process still has something to record.
 
-    torchrun sends it to all workers as soon as one of them has failed. Left alone, the first worker finds its
-    connection broken a moment later, and writes into the run's record whose fault it was.
+    torchrun sends SIGTERM to all workers as soon as one of them has failed. Given time, the first worker notices its
+    broken connection a moment later, and writes into the run's record which worker failed.
 
-    A thread waits for the signal, because the main one may be in a library that never lets Python's handlers run.
+    A thread waits for the signal, because the main thread may be in a library that never lets Python's handlers run.
     """
     if threading.current_thread() is not threading.main_thread():
         return
-    woken, wake = os.pipe()
-    os.set_blocking(wake, False)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
     signal.signal(signal.SIGTERM, lambda *_: None)
-    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
     def watch() -> None:
-        while signal.SIGTERM not in os.read(woken, 64):
+        while signal.SIGTERM not in os.read(reader, 64):
             pass
-        if has_more_to_say():
+        if has_more_to_record():
             time.sleep(seconds)
         os._exit(128 + signal.SIGTERM)
 
     threading.Thread(target=watch, name="sigterm-watch", daemon=True).start()
 
 
-def launched_workers(asked: int) -> int:
-    """How many workers there are: under torchrun as many as it started, unless another number than 1 was asked for."""
-    return int(os.environ["WORLD_SIZE"]) if asked == 1 and {"RANK", "WORLD_SIZE"} <= set(os.environ) else asked
-
-
 def end_process(code: int) -> NoReturn:
-    """End a worker whose work is done, without the interpreter's clearing up.
+    """End a process whose work is done, without the interpreter's finalisation.
 
-    Libraries leave native threads behind (Arrow, gloo, tokenizers). Now and then one of them meets the interpreter
-    being taken down and aborts the process, and what was done and saved would count as failed.
+    Libraries leave native threads behind (Arrow, gloo, tokenizers). Now and then one of them runs into the interpreter
+    while it shuts down and aborts the process, so that finished and saved work would count as failed.
     """
     sys.stdout.flush()
     sys.stderr.flush()

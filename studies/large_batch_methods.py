@@ -2,60 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from scala_lab.report.figures.accuracy import dots_figure
-from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
-from scala_lab.study.api import main
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.tables import best_runs, notes, table_by_task
 from scala_lab.study.variants import BASELINE, EFFECTIVE, LAMB, SCALA, tuned_cells
 from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, above, difference, record
-from studies._paper_tables import TABLE_2, paper_frame
+from studies._paper_tables import TABLE_2, paper_table
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from scala_lab.study.profiles import Profile
-
-INDEX = ("model", "method", "batch size")
-
-
-def cells(profile: Profile) -> list[Cell]:
-    """Every method on the same number of rates, for every model of the profile."""
-    return [
-        cell
-        for model in profile.models
-        for row in (BASELINE, LAMB, SCALA, EFFECTIVE)
-        for cell in tuned_cells(profile, row, profile.large_batch, models=[model])
-    ]
-
-
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
-    """Steps, time and accuracy by method."""
-    frame = frame.rename(columns={"batch_size": "batch size"})
-    best = best_runs(frame)
-    claim = c10(best)
-    tables = [
-        Tabulation(
-            "",
-            table_by_task(frame, best, INDEX, profile.tasks, ("steps", "train_seconds", "score")),
-            f"Table 2: steps, time and accuracy (%) of large-batch methods at B={profile.large_batch}.",
-            notes(profile, frame, best, timed=True),
-        ),
-        Tabulation("paper", paper_frame(TABLE_2, INDEX), "Table 2 as the paper has it."),
-    ]
-    figures = [
-        Drawing(
-            "" if model == profile.models[0] else model.rpartition("/")[2].replace("-", "_"),
-            dots_figure(runs, title=f"Methods at B={profile.large_batch}, {model}"),
-            f"Table 2: accuracy by method and task, {model}; marks are seeds, bars standard deviations.",
-        )
-        for model, runs in best.groupby("model", sort=False)
-    ]
-    over_lamb, over_baseline, _ = (part.estimate for part in claim.parts)
-    found = f"ScaLA differs from LAMB by {over_lamb} and from the baseline by {over_baseline}."
-    return Findings(tables, figures, [claim], found)
-
+INDEX = ("model", "method", "batch_size")
+METHODS = (BASELINE, LAMB, SCALA, EFFECTIVE)
 
 C10 = Claim(
     id="C10",
@@ -68,16 +23,44 @@ C10 = Claim(
 )
 
 
-def c10(frame: pd.DataFrame) -> ClaimRecord:
-    """Rows: methods baseline, LAMB and ScaLA at the large batch size."""
-    return record(
-        C10,
-        [
-            above("ScaLA minus LAMB", difference(frame, "ScaLA", "LAMB")),
-            above("ScaLA minus baseline", difference(frame, "ScaLA", "baseline")),
-            above("LAMB minus baseline", difference(frame, "LAMB", "baseline"), -EQUAL),
-        ],
+def cells(profile: Profile) -> list[Cell]:
+    """Return every method on the same number of rates, for every model of the profile."""
+    return [
+        cell for model in profile.models for cell in tuned_cells(profile, METHODS, profile.large_batch, models=[model])
+    ]
+
+
+def analyse(profile: Profile, frame: DataFrame) -> Findings:
+    """Compare steps, time and accuracy by method."""
+    best = best_runs(frame)
+    claim = c10(best)
+    table = Tabulation(
+        "",
+        table_by_task(frame, best, INDEX, profile.tasks, ("steps", "train_seconds", "score")),
+        f"Table 2: steps, time and accuracy (%) of large-batch methods at B={profile.large_batch}.",
+        notes(profile, frame, best, timed=True),
     )
+    figures = [
+        Drawing(
+            "" if model == profile.models[0] else model.rpartition("/")[2].replace("-", "_"),
+            dots_figure(runs, title=f"Methods at B={profile.large_batch}, {model}"),
+            f"Table 2: accuracy by method and task, {model}; marks are seeds, bars standard deviations.",
+        )
+        for model, runs in best.groupby("model", sort=False)
+    ]
+    over_lamb, over_baseline, _ = (part.estimate for part in claim.parts)
+    summary = f"ScaLA differs from LAMB by {over_lamb} and from the baseline by {over_baseline}."
+    return Findings([table, paper_table(2, TABLE_2, INDEX)], figures, [claim], summary)
+
+
+def c10(best: DataFrame) -> ClaimRecord:
+    """Compare the scores of baseline, LAMB and ScaLA at the large batch size, paired by model, task and seed."""
+    parts = [
+        above("ScaLA minus LAMB", difference(best, "ScaLA", "LAMB")),
+        above("ScaLA minus baseline", difference(best, "ScaLA", "baseline")),
+        above("LAMB minus baseline", difference(best, "LAMB", "baseline"), -EQUAL),
+    ]
+    return record(C10, parts)
 
 
 STUDY = Study(

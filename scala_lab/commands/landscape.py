@@ -20,7 +20,7 @@ import torch
 import tyro
 from rich.table import Table
 
-from scala_lab.cli import CountBar, result_console
+from scala_lab.cli import result_console
 from scala_lab.commands.checkpoints import (
     Loaded,
     SampleOptions,
@@ -47,6 +47,7 @@ from scala_lab.curvature.landscape import (
 from scala_lab.errors import UserError
 from scala_lab.files import new_folder, write_json
 from scala_lab.machine import default_threads
+from scala_lab.training.progress import CountBar
 
 if TYPE_CHECKING:
     import pandas as pd

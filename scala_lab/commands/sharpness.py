@@ -26,7 +26,7 @@ import torch.distributed as dist
 import tyro
 from rich.table import Table
 
-from scala_lab.cli import CountBar, result_console
+from scala_lab.cli import result_console
 from scala_lab.commands.checkpoints import (
     SampleOptions,
     check_checkpoints,
@@ -46,6 +46,7 @@ from scala_lab.errors import UserError
 from scala_lab.files import new_folder, write_json
 from scala_lab.processes import launched_workers
 from scala_lab.training.distributed import World, join_world, run_workers, warn_of_crowded_cores
+from scala_lab.training.progress import CountBar
 from scala_lab.training.worker import work
 
 

@@ -1,1 +1,1 @@
-"""What is learned: the registry of tasks, where their rows come from, and how they become tokens."""
+"""The registry of tasks, the sources of their rows, and their tokens."""

@@ -1,15 +1,11 @@
-"""What there is to learn: the GLUE tasks and the embedded ones, with columns, labels, sizes and metrics.
-
-What there is to learn: the GLUE tasks and the embedded ones, with columns, labels and metrics.
-
-The metrics GLUE reports, from logits, as fractions or correlations.
-"""
+"""The registry of tasks, GLUE and embedded, with their columns, labels and metrics."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -19,29 +15,24 @@ from scala_lab.errors import UserError, nearest
 
 @dataclass(frozen=True)
 class Task:
-    """A text classification or regression task.
-
-    Attributes:
-        name: What `--task` calls it.
-        text_columns: One column, or two for sentence pairs.
-        label_column: Column of the label.
-        labels: Class names in the order of their indices, as the model's `id2label` says them; empty for regression.
-        metrics: Names of metrics; the first is the headline.
-        folder: Folder name in the classic GLUE layout, or '' where there is none.
-        file_labels: How files spell the classes, in the same order, where that is not by name ("0" and "1").
-        header: Column names of files that come without a header line.
-        hub_columns: The text columns on the hub, where they are named differently there.
-    """
+    """A text classification or regression task."""
 
     name: str
     text_columns: tuple[str, ...]
+    """One column, or two for sentence pairs."""
     label_column: str
     labels: tuple[str, ...]
+    """Class names in the order of their indices, as in the model's `id2label`; empty for regression."""
     metrics: tuple[str, ...] = ("accuracy",)
+    """Names of metrics, headline first."""
     folder: str = ""
+    """Sub-folder in the classic GLUE layout."""
     file_labels: tuple[str, ...] = ()
+    """How files spell the classes, in the same order, where that is not by name ("0" and "1")."""
     header: tuple[str, ...] = ()
+    """Column names of files without a header line."""
     hub_columns: tuple[str, ...] = ()
+    """The text columns on the hub, where they are named differently there."""
 
     @property
     def regression(self) -> bool:
@@ -55,7 +46,7 @@ class Task:
 
     @property
     def embedded(self) -> bool:
-        """Whether the task's rows are generated rather than read (a file of the user's may be called mini-x.csv)."""
+        """Whether the task's rows are generated rather than read (a user's file may be called mini-x.csv)."""
         return self.name.startswith("mini-") and self.name in TASKS
 
     @property
@@ -75,34 +66,17 @@ _INFERENCE = ("entailment", "neutral", "contradiction")
 _DUPLICATE = ("not_duplicate", "duplicate")
 _EQUIVALENT = ("not_equivalent", "equivalent")
 _ACCEPTABLE = ("unacceptable", "acceptable")
+_COLA_HEADER = ("source", "label", "star", "sentence")
 
-_ALL = (
+_TASKS = (
     Task("sst2", ("sentence",), "label", _SENTIMENT, folder="SST-2", file_labels=_BINARY),
     Task("qnli", ("question", "sentence"), "label", _ENTAILMENT, folder="QNLI"),
     Task("mnli", _PAIR, "gold_label", _INFERENCE, folder="MNLI", hub_columns=("premise", "hypothesis")),
-    Task("qqp", ("question1", "question2"), "is_duplicate", _DUPLICATE, _ACCURACY_F1, "QQP", file_labels=_BINARY),
+    Task("qqp", ("question1", "question2"), "is_duplicate", _DUPLICATE, _ACCURACY_F1, "QQP", _BINARY),
     Task("stsb", _PAIR, "score", (), _CORRELATIONS, "STS-B"),
-    Task(
-        "mrpc",
-        ("#1 String", "#2 String"),
-        "Quality",
-        _EQUIVALENT,
-        _ACCURACY_F1,
-        "MRPC",
-        file_labels=_BINARY,
-        hub_columns=_PAIR,
-    ),
+    Task("mrpc", ("#1 String", "#2 String"), "Quality", _EQUIVALENT, _ACCURACY_F1, "MRPC", _BINARY, hub_columns=_PAIR),
     Task("rte", _PAIR, "label", _ENTAILMENT, folder="RTE"),
-    Task(
-        "cola",
-        ("sentence",),
-        "label",
-        _ACCEPTABLE,
-        ("matthews", "accuracy"),
-        "CoLA",
-        file_labels=_BINARY,
-        header=("source", "label", "star", "sentence"),
-    ),
+    Task("cola", ("sentence",), "label", _ACCEPTABLE, ("matthews", "accuracy"), "CoLA", _BINARY, _COLA_HEADER),
     Task("mini-sst2", ("sentence",), "label", _SENTIMENT),
     Task("mini-qnli", ("question", "sentence"), "label", _ENTAILMENT),
     Task("mini-mnli", _PAIR, "label", _INFERENCE),
@@ -110,22 +84,18 @@ _ALL = (
     Task("mini-stsb", _PAIR, "score", (), _CORRELATIONS),
 )
 
-TASKS: Mapping[str, Task] = MappingProxyType({task.name: task for task in _ALL})
+TASKS: Mapping[str, Task] = MappingProxyType({task.name: task for task in _TASKS})
 
 
 def find_task(name: str) -> Task:
-    """The task of that name, or an error that names the closest one."""
+    """Return the task of this name."""
     if name not in TASKS:
         raise UserError(f"unknown task {name!r}: {nearest(name, TASKS)} (a file of your own needs its ending)")
     return TASKS[name]
 
 
-Metric = Callable[[np.ndarray, np.ndarray], float]
-"""From labels and predictions to a number."""
-
-
 def predictions(task: Task, logits: np.ndarray) -> np.ndarray:
-    """Class indices (int64), or for regression the scores, of logits of shape (rows, outputs)."""
+    """Convert logits of shape (rows, outputs) to class indices (int64), or for regression to scores."""
     logits = np.asarray(logits)
     if task.regression:
         return logits.reshape(len(logits)).astype(np.float64)
@@ -133,7 +103,7 @@ def predictions(task: Task, logits: np.ndarray) -> np.ndarray:
 
 
 def compute_metrics(task: Task, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """The task's metrics by name, headline first.
+    """Compute the task's metrics by name, as fractions or correlations, headline first.
 
     All are nan if there are no rows or a logit is not finite: a diverged model has no accuracy. A correlation with
     a constant, which is undefined, counts as 0: such a model has learned nothing about the order of the rows.
@@ -144,48 +114,29 @@ def compute_metrics(task: Task, logits: np.ndarray, labels: np.ndarray) -> dict[
     return {name: float(METRICS[name](np.asarray(labels), predicted)) for name in task.metrics}
 
 
-def _accuracy(labels: np.ndarray, predicted: np.ndarray) -> float:
-    from sklearn.metrics import accuracy_score
-
-    return accuracy_score(labels, predicted)
-
-
-def _f1(labels: np.ndarray, predicted: np.ndarray) -> float:
-    from sklearn.metrics import f1_score
-
-    return f1_score(labels, predicted, pos_label=1, average="binary", zero_division=0.0)
-
-
-def _matthews(labels: np.ndarray, predicted: np.ndarray) -> float:
-    """With a constant on either side scikit-learn gives 0, and warns if both sides hold a single class."""
-    from sklearn.metrics import matthews_corrcoef
+def _classification(function: str, labels: np.ndarray, predicted: np.ndarray, **options: float) -> float:
+    from sklearn import metrics
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return matthews_corrcoef(labels, predicted)
+        warnings.simplefilter("ignore")  # matthews_corrcoef warns where both sides hold a single class, and gives 0
+        return getattr(metrics, function)(labels, predicted, **options)
 
 
-def _pearson(labels: np.ndarray, predicted: np.ndarray) -> float:
-    from scipy.stats import pearsonr
+def _correlation(function: str, labels: np.ndarray, predicted: np.ndarray) -> float:
+    from scipy import stats
 
-    return _correlation(pearsonr, labels, predicted)
-
-
-def _spearman(labels: np.ndarray, predicted: np.ndarray) -> float:
-    from scipy.stats import spearmanr
-
-    return _correlation(spearmanr, labels, predicted)
-
-
-def _correlation(function: Callable, labels: np.ndarray, predicted: np.ndarray) -> float:
     if len(labels) < 2:
         return 0.0
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        value = function(labels.astype(np.float64), predicted).statistic
+        value = getattr(stats, function)(labels.astype(np.float64), predicted).statistic
     return float(value) if np.isfinite(value) else 0.0
 
 
-METRICS: Mapping[str, Metric] = MappingProxyType(
-    {"accuracy": _accuracy, "f1": _f1, "matthews": _matthews, "pearson": _pearson, "spearman": _spearman}
-)
+METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "accuracy": partial(_classification, "accuracy_score"),
+    "f1": partial(_classification, "f1_score", zero_division=0.0),
+    "matthews": partial(_classification, "matthews_corrcoef"),
+    "pearson": partial(_correlation, "pearsonr"),
+    "spearman": partial(_correlation, "spearmanr"),
+}

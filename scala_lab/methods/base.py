@@ -1,20 +1,6 @@
-"""What every step function takes and gives: a micro-batch, its context in the run, the task loss, random numbers.
+"""What all step functions share: micro-batch, step context, statistics, task loss, random numbers; and the plain step.
 
-Random numbers that are a function of (seed, step, sample, position) and of nothing else.
-
-A sequential stream would make a sample's noise depend on its neighbours, the micro-batch size and the number
-of workers. Here every number is the hash of its coordinates: the seed, step, row and position are mixed into
-one key per token (splitmix64), and each coordinate of the token's vector is a 32-bit finaliser of key and
-index (murmur3). The same coordinates give the same number on every worker and in every batch.
-
-The task's own loss, one number per sample.
-
-What every step function takes and gives: a micro-batch, the moment in the run, and what it counted.
-
-Plain step: the mean task loss, nothing else.
-
-Cost: one forward and one backward pass, 3F when a backward counts as two forward passes F.
-With AdamW it is the Hugging Face baseline, with LAMB the LAMB baseline, with NGD the theorem's outer update.
+A step function is a `Step`: it adds the gradient of a micro-batch to the parameters' `.grad`.
 """
 
 from __future__ import annotations
@@ -34,129 +20,29 @@ from scala_lab.divergence import squared_difference, symmetric_kl
 from scala_lab.methods.recipes import STEP_FUNCTIONS, find_recipe
 from scala_lab.models.encoder import Encoder
 
-_GOLDEN = 0x9E3779B97F4A7C15
-_MASK64 = (1 << 64) - 1
-
-
-def mix(*numbers: int) -> int:
-    """Hash integers into one of 63 bits (splitmix64 over the sequence)."""
-    state = 0
-    for number in numbers:
-        state = _splitmix((state ^ (number & _MASK64)) + _GOLDEN & _MASK64)
-    return state >> 1
-
-
-def _splitmix(state: int) -> int:
-    state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & _MASK64
-    state = (state ^ (state >> 27)) * 0x94D049BB133111EB & _MASK64
-    return state ^ (state >> 31)
-
-
-def uniform_noise(
-    seed: int, step: int, samples_B: Tensor, positions_BL: Tensor, width: int, dtype: torch.dtype
-) -> Tensor:
-    """Numbers in (-1, 1), shape (samples, length, width).
-
-    Args:
-        seed: The run's seed.
-        step: Global step.
-        samples_B: Row number of each sample in the training set.
-        positions_BL: Place of each token in its row, counted without padding; (1, length) serves all samples.
-        width: Numbers per token.
-        dtype: Of the result.
-    """
-    bits_BLD = _bits(mix(seed, step), samples_B, positions_BL, width)
-    # 32 bits as a signed integer, moved by half a step so that neither end nor 0 is hit
-    return (bits_BLD.to(dtype) + 0.5) * (1.0 / 2**31)
-
-
-def normal_noise(
-    seed: int, step: int, samples_B: Tensor, positions_BL: Tensor, width: int, dtype: torch.dtype
-) -> Tensor:
-    """Standard normal numbers, by inverting the error function; see `uniform_noise`."""
-    uniform_BLD = uniform_noise(seed, step, samples_B, positions_BL, width, dtype)
-    limit = 1.0 - torch.finfo(dtype).eps
-    return uniform_BLD.clamp_(-limit, limit).erfinv_().mul_(math.sqrt(2.0))
-
-
-def _bits(key: int, samples_B: Tensor, positions_BL: Tensor, width: int) -> Tensor:
-    """32 hashed bits per coordinate, as int32."""
-    device = samples_B.device
-    keys_BL = _splitmix_tensor(samples_B.to(torch.int64).unsqueeze(1) * _signed(_GOLDEN) + key)
-    keys_BL = _splitmix_tensor(keys_BL + positions_BL * _signed(_GOLDEN))
-    low_BL, high_BL = keys_BL.to(torch.int32), (keys_BL >> 32).to(torch.int32)
-    coordinates_D = torch.arange(width, device=device, dtype=torch.int32) * -1640531535
-    bits = low_BL.unsqueeze(-1) + coordinates_D
-    bits.bitwise_xor_(_shifted(bits, 16)).mul_(-2048144789)
-    bits.bitwise_xor_(_shifted(bits, 13)).add_(high_BL.unsqueeze(-1)).mul_(-1028477387)
-    return bits.bitwise_xor_(_shifted(bits, 16))
-
-
-def _splitmix_tensor(state: Tensor) -> Tensor:
-    state = (state ^ _shifted(state, 30)) * _signed(0xBF58476D1CE4E5B9)
-    state = (state ^ _shifted(state, 27)) * _signed(0x94D049BB133111EB)
-    return state ^ _shifted(state, 31)
-
-
-def _shifted(bits: Tensor, places: int) -> Tensor:
-    """Logical shift to the right: torch's own keeps the sign."""
-    width = 32 if bits.dtype == torch.int32 else 64
-    return (bits >> places).bitwise_and_((1 << (width - places)) - 1)
-
-
-def _signed(number: int) -> int:
-    """An unsigned 64-bit constant as the int64 of the same bits."""
-    return number - (1 << 64) if number >> 63 else number
-
-
-def task_loss(logits_BC: Tensor, labels_B: Tensor, regression: bool) -> Tensor:
-    """Cross-entropy, or the squared error (z - y)^2 for regression; one value per sample."""
-    if regression:
-        return (logits_BC.squeeze(-1) - labels_B.to(logits_BC.dtype)).square()
-    return functional.cross_entropy(logits_BC, labels_B, reduction="none")
-
-
-def correct_answers(logits_BC: Tensor, labels_B: Tensor, regression: bool) -> Tensor:
-    """How many samples have their label on top; 0 for regression."""
-    if regression:
-        return logits_BC.new_zeros(())
-    return (logits_BC.argmax(-1) == labels_B).sum()
-
-
-def output_divergence(gamma_BC: Tensor, logits_BC: Tensor, regression: bool) -> Tensor:
-    """r: how far two outputs lie apart, one value per sample.
-
-    Symmetric KL of the predicted distributions, or the squared difference for regression.
-    """
-    return (squared_difference if regression else symmetric_kl)(gamma_BC, logits_BC)
+STATISTICS = ("loss", "correct", "divergence", "noised", "skipped")
+"""Sums over samples that a step function returns: task loss, correct predictions (classification), divergence r,
+samples with a noise term, samples whose noise term was left out because it was not finite."""
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Samples that run at once.
+    """Samples that go through the model together."""
 
-    Attributes:
-        inputs: What the model takes: input_ids, attention_mask and, where it has them, token_type_ids.
-        labels: Class indices, or scores for regression.
-        samples: Row number of each sample in the training set: noise is a function of it.
-        share: 1/B with the true size B of the global batch, so that micro-batches of all workers sum to the mean.
-        regression: Whether labels are scores.
-    """
-
-    inputs: Mapping[str, Tensor]
-    labels: Tensor
-    samples: Tensor
-    share: float
+    inputs: Mapping[str, Tensor]  # of the model: input_ids, attention_mask and, where it has them, token_type_ids
+    labels: Tensor  # class indices, or scores for regression
+    samples: Tensor  # row number of each sample in the training set: its noise is a function of it
+    share: float  # 1/B with the true size B of the global batch, so that micro-batches of all workers sum to the mean
     regression: bool
 
     @property
     def positions_BL(self) -> Tensor:
-        """Place of each token in its row, counted without padding on the left; (1, length) where there is none."""
+        """Position of each token in its row, not counting padding on the left; (1, length) where there is none."""
         mask_BL = self.inputs["attention_mask"]
-        places_BL = torch.arange(mask_BL.shape[1], device=mask_BL.device).unsqueeze(0)
+        positions_1L = torch.arange(mask_BL.shape[1], device=mask_BL.device).unsqueeze(0)
         if bool(mask_BL[:, 0].all()):
-            return places_BL
-        return places_BL - (mask_BL.cumsum(1) == 0).sum(1, keepdim=True)
+            return positions_1L
+        return positions_1L - (mask_BL.cumsum(1) == 0).sum(1, keepdim=True)
 
     @property
     def mask_BL1(self) -> Tensor:
@@ -166,29 +52,20 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class StepContext:
-    """Where in the run a micro-batch stands; all randomness derives from it, so a resumed run repeats it.
+    """Where in the run a micro-batch stands. All randomness derives from it, so that a resumed run repeats it."""
 
-    Attributes:
-        seed: The run's seed.
-        step: Global step, 0-based.
-        epoch: Epochs done, with fractions.
-        part: Number of this micro-batch among all micro-batches of all workers in the step.
-        clock: Takes the time of each phase.
-        settled: Whether the run's delay rule lets the noise start before t_s.
-    """
-
-    seed: int
-    step: int
-    epoch: float
-    part: int
-    clock: Clock
-    settled: bool = False
+    seed: int  # of the run
+    step: int  # global, 0-based
+    epoch: float  # epochs done, with fractions
+    part: int  # index of this micro-batch among those of all workers in the step
+    clock: Clock  # measures the time of each phase
+    settled: bool = False  # whether the delay rule lets the noise start before t_s
 
     def seed_dropout(self, draw: int = 0) -> None:
-        """Start the dropout stream of this micro-batch; equal draws give equal masks.
+        """Seed the dropout masks of this micro-batch; equal draws give equal masks.
 
-        The same as `torch.manual_seed`, which also notes down the whole call stack for every kind of device that is
-        not in use: a millisecond each time.
+        As `torch.manual_seed`, which also records the call stack for every device type that is not in use: a
+        millisecond each time.
         """
         seed = mix(self.seed, self.step, self.part, draw)
         torch.default_generator.manual_seed(seed)
@@ -196,40 +73,27 @@ class StepContext:
             torch.cuda.manual_seed_all(seed)
 
 
-STATISTICS = ("loss", "correct", "divergence", "noised", "skipped")
-"""Sums over samples that a step function returns: task loss, right answers (classification), divergence r,
-samples that had a noise term, samples whose noise term was left out because it was not finite."""
-
-
-def statistics(**sums: Tensor | float) -> Tensor:
-    """The sums as a vector in the order of `STATISTICS`; those not given are 0."""
-    reference = next(value for value in sums.values() if isinstance(value, Tensor))
-    return torch.stack([torch.as_tensor(sums.get(name, 0.0), device=reference.device).double() for name in STATISTICS])
-
-
 class Step:
     """Adds the gradient of a micro-batch, weighted by its share, to the parameters' `.grad`."""
 
     def __call__(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
-        """Return the micro-batch's `STATISTICS`."""
+        """Add the gradient and return the micro-batch's `STATISTICS`."""
         raise NotImplementedError
 
     def memory_factor(self, encoder: Encoder, context: StepContext) -> float:
-        """Peak activation memory over that of a plain step on as many samples.
+        """Return the peak activation memory over that of a plain step on as many samples.
 
         Micro-batches are smaller by this factor, so that a step with noise fits wherever a plain one does.
         """
         return 1.0
 
 
-def build_step(method: str, options: Mapping[str, Any]) -> Step:
-    """The step function of a method, with its options."""
-    module, function = STEP_FUNCTIONS[find_recipe(method).step].split(":")
-    return getattr(importlib.import_module(module), function)(**options)
-
-
 class PlainStep(Step):
-    """Gradient of (1/B) * sum of the task loss."""
+    """Gradient of (1/B) * sum of the task loss.
+
+    Cost: one forward and one backward pass, 3F when a backward counts as two forward passes F. With AdamW it is the
+    Hugging Face baseline, with LAMB the LAMB baseline, with NGD the theorem's outer update.
+    """
 
     def __call__(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
         """Add the micro-batch's gradient."""
@@ -237,7 +101,97 @@ class PlainStep(Step):
         with context.clock.phase("clean forward"):
             logits = encoder.logits(encoder.embed(batch.inputs), batch.inputs)
             loss = task_loss(logits, batch.labels, batch.regression).sum()
-            counted = statistics(loss=loss.detach(), correct=correct_answers(logits, batch.labels, batch.regression))
+            sums = statistics(loss=loss.detach(), correct=correct_answers(logits, batch.labels, batch.regression))
         with context.clock.phase("backward"):
             (loss * batch.share).backward()
-        return counted
+        return sums
+
+
+def build_step(method: str, options: Mapping[str, Any]) -> Step:
+    """Return the step function of a method with its options."""
+    module, function = STEP_FUNCTIONS[find_recipe(method).step].split(":")
+    return getattr(importlib.import_module(module), function)(**options)
+
+
+def statistics(**sums: Tensor | float) -> Tensor:
+    """Return the sums as a vector in the order of `STATISTICS`; those not given are 0."""
+    reference = next(value for value in sums.values() if isinstance(value, Tensor))
+    return torch.stack([torch.as_tensor(sums.get(name, 0.0), device=reference.device).double() for name in STATISTICS])
+
+
+def task_loss(logits_BC: Tensor, labels_B: Tensor, regression: bool) -> Tensor:
+    """Return the cross-entropy of each sample, or its squared error (z - y)^2 for regression."""
+    if regression:
+        return (logits_BC.squeeze(-1) - labels_B.to(logits_BC.dtype)).square()
+    return functional.cross_entropy(logits_BC, labels_B, reduction="none")
+
+
+def correct_answers(logits_BC: Tensor, labels_B: Tensor, regression: bool) -> Tensor:
+    """Count the samples whose label has the largest logit; 0 for regression."""
+    return logits_BC.new_zeros(()) if regression else (logits_BC.argmax(-1) == labels_B).sum()
+
+
+def output_divergence(gamma_BC: Tensor, logits_BC: Tensor, regression: bool) -> Tensor:
+    """Return r of each sample: symmetric KL of the two predictions, or their squared difference for regression."""
+    return (squared_difference if regression else symmetric_kl)(gamma_BC, logits_BC)
+
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK64 = (1 << 64) - 1
+
+
+def mix(*numbers: int) -> int:
+    """Hash integers into one of 63 bits (splitmix64 over the sequence)."""
+    state = 0
+    for number in numbers:
+        state = (state ^ (number & _MASK64)) + _GOLDEN & _MASK64
+        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & _MASK64
+        state = (state ^ (state >> 27)) * 0x94D049BB133111EB & _MASK64
+        state = state ^ (state >> 31)
+    return state >> 1
+
+
+def uniform_noise(
+    seed: int, step: int, samples_B: Tensor, positions_BL: Tensor, width: int, dtype: torch.dtype
+) -> Tensor:
+    """Return numbers in (-1, 1), shape (samples, length, width), each a hash of its coordinates and nothing else.
+
+    A sequential stream would make a sample's noise depend on its neighbours, the micro-batch size and the number of
+    workers. Here seed, step, row and position are mixed into one key per token (splitmix64), and each coordinate of the
+    token's vector is a 32-bit finaliser of key and index (murmur3): equal on every worker and in every batch.
+    For samples and positions see `MicroBatch`.
+    """
+    keys_BL = _splitmix(samples_B.to(torch.int64).unsqueeze(1) * _signed(_GOLDEN) + mix(seed, step))
+    keys_BL = _splitmix(keys_BL + positions_BL * _signed(_GOLDEN))
+    low_BL, high_BL = keys_BL.to(torch.int32), (keys_BL >> 32).to(torch.int32)
+    bits = low_BL.unsqueeze(-1) + torch.arange(width, device=samples_B.device, dtype=torch.int32) * -1640531535
+    bits.bitwise_xor_(_shift_right(bits, 16)).mul_(-2048144789)
+    bits.bitwise_xor_(_shift_right(bits, 13)).add_(high_BL.unsqueeze(-1)).mul_(-1028477387)
+    bits.bitwise_xor_(_shift_right(bits, 16))
+    # a signed 32-bit integer, moved by half a unit so that neither an end nor 0 can occur
+    return (bits.to(dtype) + 0.5) * (1.0 / 2**31)
+
+
+def normal_noise(
+    seed: int, step: int, samples_B: Tensor, positions_BL: Tensor, width: int, dtype: torch.dtype
+) -> Tensor:
+    """Return standard normal numbers, by the inverse error function of `uniform_noise`."""
+    uniform_BLD = uniform_noise(seed, step, samples_B, positions_BL, width, dtype)
+    limit = 1.0 - torch.finfo(dtype).eps
+    return uniform_BLD.clamp_(-limit, limit).erfinv_().mul_(math.sqrt(2.0))
+
+
+def _splitmix(state: Tensor) -> Tensor:
+    state = (state ^ _shift_right(state, 30)) * _signed(0xBF58476D1CE4E5B9)
+    state = (state ^ _shift_right(state, 27)) * _signed(0x94D049BB133111EB)
+    return state ^ _shift_right(state, 31)
+
+
+def _shift_right(bits: Tensor, count: int) -> Tensor:
+    """Shift logically: torch's own shift keeps the sign."""
+    return (bits >> count).bitwise_and_((1 << (8 * bits.element_size() - count)) - 1)
+
+
+def _signed(number: int) -> int:
+    """Return an unsigned 64-bit constant as the int64 of the same bits."""
+    return number - (1 << 64) if number >> 63 else number

@@ -1,17 +1,14 @@
-"""Attention and dropout that do no needless work on CPU.
+"""Dropout and attention that do no needless work on CPU.
 
-Dropout whose masks cost a sixth of torch's on CPU.
+Dropout: torch draws one random number per entry, which takes more time than a small encoder's attention. Here one
+number of 64 bits serves four entries, 16 bits each, at a sixth of the cost; a rate is rounded to the nearest 1/65536,
+and the scale fits the rounded rate, so the mean stays exact. Masks come from torch's own generator: seeding it fixes
+them.
 
-torch draws one random number per entry, which takes more time than a small encoder's attention. Here one number of 64
-bits serves four entries, 16 bits each, so a rate is kept to the nearest 1/65536; the scale fits the rate that is drawn,
-so the mean stays exact. Masks come from torch's own generator: seeding it fixes them.
-
-Attention that does no needless work on CPU.
-
-torch's kernel for attention with dropout draws a random number per entry and copies what it scales. Here masks are
-drawn the fast way (see dropout.py), and scale and padding enter with the product of queries and keys. And where all
-queries of a sample are one that is broadcast, because a model's last layer is computed for the first token alone (see
-narrowing.py), attention is computed for one query and broadcast again.
+Attention: torch's kernel for attention with dropout draws a random number per entry and copies what it scales. Here
+masks are drawn as above, and scale and padding enter with the product of queries and keys. Where the queries of a
+sample are one broadcast query, because the last layer is computed for the first token alone (see narrowing.py),
+attention is computed for this query and its result broadcast.
 """
 
 from __future__ import annotations
@@ -24,7 +21,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-LEVELS = 1 << 16
+LEVELS = 1 << 16  # dropout rates that 16 random bits can tell apart
+
+NAME = "scala_lab"  # of this attention among those of transformers
+
+_RATE = re.compile(r"dropout|pdrop|drop_path|layer_?drop|drop_rate")
+"""Names of rates in configs: hidden_dropout_prob, attention_dropout, resid_pdrop, encoder_layerdrop."""
+
+_HARMLESS = frozenset({"is_causal", "output_attentions", "output_hidden_states", "return_dict", "use_cache"})
+"""Options that do not change what attention computes."""
+
+_also_without_dropout = False
+"""Whether our own code also computes attention without dropout, so that it can be compared with torch's."""
 
 
 def fast_dropout(values: Tensor, rate: float) -> Tensor:
@@ -32,13 +40,13 @@ def fast_dropout(values: Tensor, rate: float) -> Tensor:
     dropped = round(rate * LEVELS)
     if not 0 < dropped < LEVELS or not values.is_cpu:
         return nn.functional.dropout(values, rate)
-    words = torch.empty(-(-values.numel() // 4), dtype=torch.int64).random_(torch.iinfo(torch.int64).min, None)
-    kept = words.view(torch.int16)[: values.numel()].view(values.shape) >= dropped - LEVELS // 2
-    return values * kept.to(values.dtype).mul_(LEVELS / (LEVELS - dropped))
+    bits = torch.empty(-(-values.numel() // 4), dtype=torch.int64).random_(torch.iinfo(torch.int64).min, None)
+    mask = bits.view(torch.int16)[: values.numel()].view(values.shape) >= dropped - LEVELS // 2
+    return values * mask.to(values.dtype).mul_(LEVELS / (LEVELS - dropped))
 
 
 class FastDropout(nn.Dropout):
-    """nn.Dropout by quick masks."""
+    """nn.Dropout with fast masks."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Zero entries at random while training."""
@@ -46,30 +54,24 @@ class FastDropout(nn.Dropout):
 
 
 def use_fast_dropout(model: nn.Module) -> None:
-    """Have every plain dropout module of a model draw its masks the quick way."""
+    """Make every plain dropout module of a model draw fast masks."""
     for module in model.modules():
         if type(module) is nn.Dropout:
             module.__class__ = FastDropout
 
 
-def dropout_rates(config: Any) -> dict[str, float | None]:
-    """The settings of a model's config that are rates of dropout; None takes the place of another of them."""
-    return {
-        name: value
-        for name, value in config.to_dict().items()
-        if _RATE.search(name) and (value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)))
-    }
+def dropout_rates(config: Any, *, jitter: bool) -> dict[str, float | None]:
+    """Return the dropout rates of a model's config, and with `jitter` those that make the routing to experts random.
 
-
-_RATE = re.compile(r"dropout|pdrop|drop_path|layer_?drop|drop_rate")
-"""Names of rates: hidden_dropout_prob, attention_dropout, resid_pdrop, encoder_layerdrop."""
-
-
-def jitter_rates(config: Any) -> dict[str, float]:
-    """The settings of a model's config by which routers to experts are random in training."""
-    return {
-        name: value for name, value in config.to_dict().items() if "jitter" in name and isinstance(value, (int, float))
-    }
+    A rate of None means that another one is used instead.
+    """
+    rates = {}
+    for name, value in config.to_dict().items():
+        number = isinstance(value, (int, float))
+        dropout = _RATE.search(name) and (value is None or (number and not isinstance(value, bool)))
+        if dropout or (jitter and number and "jitter" in name):
+            rates[name] = value
+    return rates
 
 
 def set_dropout(model: nn.Module, rate: float) -> None:
@@ -82,20 +84,13 @@ def set_dropout(model: nn.Module, rate: float) -> None:
 def drops_out(model: nn.Module) -> bool:
     """Whether a model has dropout, by its modules and the rates in its config."""
     config = getattr(model, "config", None)
-    rates = [*dropout_rates(config).values(), *jitter_rates(config).values()] if config is not None else []
+    rates = [] if config is None else list(dropout_rates(config, jitter=True).values())
     rates += [module.p for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
     return any(rates)
 
 
-NAME = "scala_lab"
-"""Of this attention among those of transformers."""
-
-_also_without_dropout = False
-"""Whether our own code also computes attention without dropout, so that it can be compared with torch's."""
-
-
 def use_own_attention(model: nn.Module) -> bool:
-    """Have a model that would use torch's own attention use this one; returns whether it does."""
+    """Replace torch's attention in a model that uses it; returns whether it did."""
     from transformers import AttentionInterface, PreTrainedModel
     from transformers.masking_utils import AttentionMaskInterface
 
@@ -131,17 +126,11 @@ def attention(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Scaled dot-product attention by the interface of transformers.
+    """Compute scaled dot-product attention, by the interface of transformers.
 
-    Args:
-        module: The attention layer that calls.
-        query: (samples, heads, tokens, width), as key and value; with fewer heads, they are shared by groups.
-        key: See query.
-        value: See query.
-        attention_mask: Added to scores, or boolean; (samples, 1 or heads, 1 or tokens, tokens).
-        dropout: Rate at which attention weights are dropped.
-        scaling: Of scores; default 1 / sqrt(width).
-        options: What else a model asks for; anything beside plain bidirectional attention is left to torch's kernel.
+    Queries are (samples, heads, tokens, width), as are keys and values, whose heads may be fewer and shared by groups;
+    the mask is boolean or added to scores, (samples, 1 or heads, 1 or tokens, tokens). Anything but plain
+    bidirectional attention is left to torch's kernel.
 
     Returns:
         (samples, tokens, heads, width), and None in place of attention weights.
@@ -161,7 +150,7 @@ def attention(
 
 
 def padding_mask(*, mask_function: Any, attention_mask: Tensor | None = None, **options: Any) -> Tensor | None:
-    """The mask that is added to scores, by the interface of transformers: one row per sample serves all its queries."""
+    """Make the mask that is added to scores, by the interface of transformers: one row for all queries of a sample."""
     from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
 
     plain = mask_function is bidirectional_mask_function and options.get("allow_is_bidirectional_skip")
@@ -171,44 +160,36 @@ def padding_mask(*, mask_function: Any, attention_mask: Tensor | None = None, **
 
 
 def is_broadcast_query(query: Tensor) -> bool:
-    """Whether all queries of a sample are one that is broadcast, by their place in memory."""
+    """Whether all queries of a sample are one that was broadcast, by the stride in memory."""
     return query.shape[-2] > 1 and query.stride(-2) == 0
 
 
 def first_query_mask(mask: Tensor | None) -> Tensor | None:
-    """The mask of the first query."""
+    """Return the mask of the first query."""
     return None if mask is None else mask[..., :1, :]
 
 
 def _is_plain(module: nn.Module, options: dict[str, Any]) -> bool:
-    """Whether a layer asks for masked bidirectional attention with dropout and nothing else."""
+    """Whether a layer needs masked bidirectional attention with dropout and nothing else."""
     causal = options.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal
     return not causal and all(value is None for name, value in options.items() if name not in _HARMLESS)
 
 
-_HARMLESS = frozenset({"is_causal", "output_attentions", "output_hidden_states", "return_dict", "use_cache"})
-"""Options that do not change what attention computes."""
-
-
 def _with_dropout(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, rate: float, scaling: float | None
 ) -> Tensor:
-    q, k, v = (part.flatten(0, 1) for part in (query, key, value))
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    scores = torch.baddbmm(_bias(mask, query, key), q, k.transpose(1, 2), alpha=scale)
-    return torch.bmm(fast_dropout(scores.softmax(-1), rate), v).unflatten(0, query.shape[:2])
-
-
-def _bias(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor:
+    samples, heads, _, width = query.shape
     if mask is None:
-        return query.new_zeros(1)
-    if mask.dtype == torch.bool:
-        mask = _additive(mask, query.dtype)
-    samples, heads = query.shape[:2]
-    return mask.expand(samples, heads, -1, -1).reshape(samples * heads, -1, key.shape[2])
+        bias = query.new_zeros(1)
+    else:
+        mask = _additive(mask, query.dtype) if mask.dtype == torch.bool else mask
+        bias = mask.expand(samples, heads, -1, -1).reshape(samples * heads, -1, key.shape[2])
+    q, k, v = (part.flatten(0, 1) for part in (query, key, value))
+    scores = torch.baddbmm(bias, q, k.transpose(1, 2), alpha=width**-0.5 if scaling is None else scaling)
+    return torch.bmm(fast_dropout(scores.softmax(-1), rate), v).unflatten(0, (samples, heads))
 
 
 def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where the mask is true, and elsewhere the number that gives an attention weight of 0."""
+    """Return 0 where the mask is true, and elsewhere the number that gives an attention weight of 0."""
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)

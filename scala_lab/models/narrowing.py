@@ -1,4 +1,4 @@
-"""Running the last layer for the first token alone, where a classifier's head provably reads no other.
+"""Run the last layer for the first token alone, where a classifier's head provably reads no other.
 
 Classifiers of the BERT family read the first token of the last layer. What the last feed-forward block makes of the
 other tokens enters no loss, but would be computed, differentiated and multiplied by zero: two ninths of all work in an
@@ -15,15 +15,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 SAME = 1e-11
-"""Largest relative difference of float64 logits that is only another order of summation."""
+"""Largest relative difference of float64 logits that another order of summation explains."""
 
 
 class Call(NamedTuple):
@@ -35,15 +36,12 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class Narrowing:
-    """What a model computes for the first token alone.
+    """What a model computes for the first token alone: the input of a LayerNorm call, and some linear calls before it.
 
-    Attributes:
-        norm: The LayerNorm call whose input is cut to the first token; None narrows nothing.
-        projections: Linear calls that are computed for the first token; True where the result is expanded to all
-            tokens again, because the model asks for their number.
+    True beside a linear call expands its result to all tokens again, because the model needs their number.
     """
 
-    norm: Call | None = None
+    norm: Call | None = None  # None narrows nothing
     projections: tuple[tuple[Call, bool], ...] = ()
 
     @property
@@ -59,11 +57,10 @@ def narrowed(model: nn.Module, narrowing: Narrowing) -> Iterator[None]:
         yield
         return
     expanded = {narrowing.norm: False, **dict(narrowing.projections)}
-    modules = {name: model.get_submodule(name) for name, _ in expanded}
     counts: Counter[str] = Counter()
     tokens = 0
 
-    def take_first(name: str, args: tuple[Any, ...]) -> Any:
+    def take_first(name: str, _: nn.Module, args: tuple[Any, ...]) -> Any:
         nonlocal tokens
         counts[name] += 1
         if (name, counts[name]) not in expanded:
@@ -71,90 +68,81 @@ def narrowed(model: nn.Module, narrowing: Narrowing) -> Iterator[None]:
         tokens = args[0].shape[1]
         return (args[0][:, :1],)
 
-    def expand(name: str, output: Tensor) -> Any:
+    def expand(name: str, _: nn.Module, __: Any, output: Tensor) -> Any:
         return output.expand(-1, tokens, -1) if expanded.get(Call(name, counts[name])) else None
 
-    handles = []
-    for name, module in modules.items():
-        handles.append(module.register_forward_pre_hook(lambda _, args, name=name: take_first(name, args)))
-        if any(call.module == name and repeated for call, repeated in expanded.items()):
-            handles.append(module.register_forward_hook(lambda _, __, output, name=name: expand(name, output)))
-    try:
+    with ExitStack() as hooks:
+        for name in {call.module: None for call in expanded}:
+            module = model.get_submodule(name)
+            hooks.enter_context(module.register_forward_pre_hook(partial(take_first, name)))
+            if any(call.module == name and expand_again for call, expand_again in expanded.items()):
+                hooks.enter_context(module.register_forward_hook(partial(expand, name)))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def prove_narrowing(model: nn.Module, run: Callable[[], Tensor]) -> Narrowing:
-    """The widest narrowing that provably changes nothing; an empty one where nothing can be proved.
+    """Return the widest narrowing that provably changes nothing; an empty one where nothing can be proved.
 
     Args:
         model: In float64 and eval mode, with weights none of which are zero by design: see `admission.random_twin`.
-        run: Gives the model's logits, by its own forward pass, on rows of several lengths.
+        run: Computes the model's logits, by its own forward pass, on rows of several lengths.
     """
-    calls, expected = _watch(model, run)
-    norms = [place for place, (_, _, is_norm) in enumerate(calls) if is_norm]
+    calls, expected = _record_calls(model, run)
+    norms = [index for index, (_, _, is_norm) in enumerate(calls) if is_norm]
     if len(norms) < 2:
         return Narrowing()
-    start = norms[-3] + 1 if len(norms) > 2 else 0
-    candidates = calls[start : norms[-2] + 1]
+    candidates = calls[norms[-3] + 1 if len(norms) > 2 else 0 : norms[-2] + 1]
     weights = torch.randn(expected.shape, dtype=expected.dtype, generator=torch.Generator().manual_seed(0))
     tensors = [tensor for _, tensor, _ in candidates]
-    slopes = torch.autograd.grad((expected * weights.to(expected)).sum(), tensors, allow_unused=True)
-    unread = [call for (call, _, _), slope in zip(candidates, slopes, strict=True) if _reads_first_only(slope)]
+    gradients = torch.autograd.grad((expected * weights.to(expected)).sum(), tensors, allow_unused=True)
+    unread = [call for (call, _, _), grad in zip(candidates, gradients, strict=True) if _reads_first_only(grad)]
     norm = candidates[-1][0]
     proved = Narrowing(norm)
     if norm not in unread or not _unchanged(model, run, expected, proved):
         return Narrowing()
     for call in unread[:-1]:
-        for repeated in (False, True):
-            wider = Narrowing(norm, (*proved.projections, (call, repeated)))
+        for expand_again in (False, True):
+            wider = Narrowing(norm, (*proved.projections, (call, expand_again)))
             if _unchanged(model, run, expected, wider):
                 proved = wider
                 break
     return proved
 
 
-def _watch(model: nn.Module, run: Callable[[], Tensor]) -> tuple[list[tuple[Call, Tensor, bool]], Tensor]:
-    """Calls of LayerNorm (with their input) and linear modules (with their output) in a forward pass; its logits."""
+def _record_calls(model: nn.Module, run: Callable[[], Tensor]) -> tuple[list[tuple[Call, Tensor, bool]], Tensor]:
+    """Return the calls of LayerNorm (its input, True) and linear modules (their output, False), and the logits."""
     calls: list[tuple[Call, Tensor, bool]] = []
     counts: Counter[str] = Counter()
 
-    def note(name: str, tensor: Any, is_norm: bool) -> None:
+    def record(name: str, module: nn.Module, args: tuple[Any, ...], output: Any = None) -> None:
         counts[name] += 1
+        is_norm = isinstance(module, nn.LayerNorm)
+        tensor = next(iter(args), None) if is_norm else output
         if isinstance(tensor, Tensor) and tensor.requires_grad:
             calls.append((Call(name, counts[name]), tensor, is_norm))
 
-    handles = []
-    for name, module in model.named_modules():
-        if isinstance(module, nn.LayerNorm):
-            handles.append(
-                module.register_forward_pre_hook(lambda _, args, name=name: note(name, next(iter(args), None), True))
-            )
-        elif type(module) is nn.Linear:
-            handles.append(module.register_forward_hook(lambda _, __, output, name=name: note(name, output, False)))
-    try:
-        with torch.enable_grad():
-            return calls, run()
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, torch.enable_grad():
+        for name, module in model.named_modules():
+            if isinstance(module, nn.LayerNorm):
+                hooks.enter_context(module.register_forward_pre_hook(partial(record, name)))
+            elif type(module) is nn.Linear:
+                hooks.enter_context(module.register_forward_hook(partial(record, name)))
+        return calls, run()
 
 
-def _reads_first_only(slope: Tensor | None) -> bool:
+def _reads_first_only(gradient: Tensor | None) -> bool:
     """Whether a derivative, (samples, tokens, width), is exactly zero but on the first token."""
-    if slope is None or slope.ndim != 3 or slope.shape[1] < 2:
+    if gradient is None or gradient.ndim != 3 or gradient.shape[1] < 2:
         return False
-    active = int(slope[:, 0].any(-1).sum())  # a head of ReLUs that are all off on a row says nothing by that row
-    return not bool(slope[:, 1:].any()) and active >= min(2, len(slope))
+    active = int(gradient[:, 0].any(-1).sum())  # a row on which all ReLUs of the head are off proves nothing
+    return not bool(gradient[:, 1:].any()) and active >= min(2, len(gradient))
 
 
 def _unchanged(model: nn.Module, run: Callable[[], Tensor], expected: Tensor, narrowing: Narrowing) -> bool:
-    """Whether the model can run so, and gives the same logits."""
+    """Whether the model runs with a narrowing, and gives the same logits."""
     try:
         with torch.no_grad(), narrowed(model, narrowing):
-            found = run()
+            logits = run()
     except (RuntimeError, IndexError, ValueError):  # the model needs all tokens further on
         return False
-    return found.shape == expected.shape and bool((found - expected).abs().max() <= SAME * expected.abs().max())
+    return logits.shape == expected.shape and bool((logits - expected).abs().max() <= SAME * expected.abs().max())

@@ -1,7 +1,4 @@
-"""Tables as files: CSV with every digit, Markdown and LaTeX as one reads them.
-
-Tables in LaTeX: booktabs rules, and every character that LaTeX would misread escaped.
-"""
+"""Tables as files: CSV with every digit, Markdown, and LaTeX with booktabs rules and escaped characters."""
 
 from __future__ import annotations
 
@@ -19,6 +16,7 @@ if TYPE_CHECKING:
     from scala_lab.study.api import Tabulation
 
 
+_GREEK = ["alpha", "beta", "gamma", "delta", "epsilon", "eta", "kappa", "lamda", "mu", "rho", "sigma", "omega"]
 _ESCAPES = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -52,7 +50,7 @@ _ESCAPES = {
     "†": r"\dag{}",
     **{
         unicodedata.lookup(f"GREEK SMALL LETTER {name}"): rf"\ensuremath{{\{name.replace('lamda', 'lambda')}}}"
-        for name in (
+        for name in [
             "alpha",
             "beta",
             "gamma",
@@ -65,16 +63,13 @@ _ESCAPES = {
             "rho",
             "sigma",
             "omega",
-        )
+        ]
     },
 }
 
 
 def escape_latex(text: str) -> str:
-    """The text as LaTeX prints it, with any compiler.
-
-    Letters and marks outside ASCII that have no entry here are left: current LaTeX reads UTF-8.
-    """
+    """Escape a text so that any LaTeX compiler prints it; other letters outside ASCII stay, as LaTeX reads UTF-8."""
     return "".join(_ESCAPES.get(character, character) for character in text)
 
 
@@ -86,14 +81,14 @@ def latex_table(
     notes: Sequence[str],
     label: str,
 ) -> str:
-    """A `table` environment; needs the package `booktabs`.
+    """Write a `table` environment, which needs the package `booktabs`, from plain text.
 
     Args:
-        headings: Of the columns, plain text, by the word that stands over them; '' for none.
-        rows: Cells, plain text.
+        headings: Of the columns, by the word that spans them; '' for none.
+        rows: Cells.
         alignment: One letter per column.
-        caption: Over the table, plain text.
-        notes: Under the table, plain text.
+        caption: Over the table.
+        notes: Under the table.
         label: After `tab:`.
     """
     lines = [
@@ -115,7 +110,7 @@ def latex_table(
 
 
 def _head(groups: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
-    """One line of headings, or two with a rule under each word that stands over several."""
+    """Write one line of headings, or two with a rule under each word that spans several."""
     lines = [f"    {_row([heading for _, headings in groups for heading in headings])}"]
     if any(word for word, _ in groups):
         over, rules, column = [], [], 1
@@ -129,7 +124,7 @@ def _head(groups: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
 
 
 def _row(cells: Sequence[str]) -> str:
-    """A line of cells; the braces keep a first cell such as `[0, 1]` from being read as an option of the line above."""
+    """Write cells; braces keep a first cell such as `[0, 1]` from being read as an option of the line above."""
     escaped = [escape_latex(re.sub(r"^-(?=\d)", "\N{MINUS SIGN}", cell)) for cell in cells]
     if escaped and escaped[0].startswith("["):
         escaped[0] = "{}" + escaped[0]
@@ -138,9 +133,9 @@ def _row(cells: Sequence[str]) -> str:
 
 NOTHING = "\N{EN DASH}"
 """Shown where a number is missing."""
-LONGEST_NAME = 28
+MAX_NAME_LENGTH = 28
 WIDE = 8
-"""From so many columns on, neighbours that share the first word of their headings stand under it."""
+"""From this many columns on, neighbours that share the first word of their headings are grouped under it."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +146,7 @@ class Column:
         heading: Over the column.
         values: As the study gave them.
         texts: As they are shown.
-        numeric: Whether it holds numbers, if only some (beside `diverged`); such columns stand to the right.
+        numeric: Whether it holds any numbers; such columns are aligned to the right.
     """
 
     heading: str
@@ -162,11 +157,11 @@ class Column:
     @property
     def short(self) -> bool:
         """Whether its texts are names that should not be broken over lines."""
-        return all(len(text) <= LONGEST_NAME for text in self.texts)
+        return all(len(text) <= MAX_NAME_LENGTH for text in self.texts)
 
 
 def flat_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with its named index as first columns and one text per column heading."""
+    """Return the frame with its named index as first columns and one text per column heading."""
     import pandas as pd
 
     named = any(name is not None for name in frame.index.names)
@@ -176,17 +171,14 @@ def flat_frame(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def columns_of(table: Tabulation) -> list[Column]:
-    """The table as it is shown, column by column."""
+    """Return the table as it is shown, column by column."""
     flat = flat_frame(table.frame)
-    shown = []
-    for place, heading in enumerate(flat.columns):
-        values = flat.iloc[:, place].tolist()
-        shown.append(Column(heading, values, column_texts(values), any(map(_is_number, values))))
-    return shown
+    columns = [(heading, flat.iloc[:, index].tolist()) for index, heading in enumerate(flat.columns)]
+    return [Column(heading, values, column_texts(values), any(map(_is_number, values))) for heading, values in columns]
 
 
 def heading_groups(headings: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Headings in order, those of a wide table that share their first word together: (word, rests).
+    """Group the headings of a wide table that share their first word, in order: (word, rests).
 
     Example:
         >>> heading_groups(["method", *(f"{task} {what}" for task in "abcd" for what in ("time", "score"))])[:3]
@@ -194,8 +186,8 @@ def heading_groups(headings: Sequence[str]) -> list[tuple[str, list[str]]]:
     """
     first = [heading.partition(" ")[0] if " " in heading else None for heading in headings]
     groups: list[tuple[str, list[str]]] = []
-    for place, (word, heading) in enumerate(zip(first, headings, strict=True)):
-        alone = word is None or word not in (*first[place - 1 : place], *first[place + 1 : place + 2])
+    for index, (word, heading) in enumerate(zip(first, headings, strict=True)):
+        alone = word is None or word not in (*first[index - 1 : index], *first[index + 1 : index + 2])
         if alone or len(headings) < WIDE:
             groups.append(("", [heading]))
         elif groups and groups[-1][0] == word:
@@ -206,12 +198,12 @@ def heading_groups(headings: Sequence[str]) -> list[tuple[str, list[str]]]:
 
 
 def csv_text(table: Tabulation) -> str:
-    """All digits, for programs."""
+    """Write all digits, for programs."""
     return flat_frame(table.frame).to_csv(index=False, lineterminator="\n")
 
 
 def markdown_text(table: Tabulation) -> str:
-    """Caption, table and notes."""
+    """Write caption, table and notes."""
     columns = columns_of(table)
     head = " | ".join(_piped(column.heading) for column in columns)
     rule = " | ".join("---:" if column.numeric else "---" for column in columns)
@@ -223,7 +215,7 @@ def markdown_text(table: Tabulation) -> str:
 
 
 def latex_text(table: Tabulation, label: str) -> str:
-    """A `table` environment with booktabs rules; `label` goes after `tab:`."""
+    """Write a `table` environment with booktabs rules; `label` goes after `tab:`."""
     columns = columns_of(table)
     return latex_table(
         heading_groups([column.heading for column in columns]),
@@ -236,14 +228,13 @@ def latex_text(table: Tabulation, label: str) -> str:
 
 
 def column_texts(values: Sequence[Any]) -> list[str]:
-    """Values of a column as texts, its numbers with equally many decimals.
+    """Format the values of a column, its numbers with equally many decimals.
 
-    Whole numbers have none. A column whose numbers are all short (rates, strengths: 0.003, 1e-05) shows them as they
-    are. In others the largest number decides: from 1,000 on no decimal, from 100 on one, from 1 on two, else three
-    significant digits.
+    Whole numbers have none. A column whose numbers are all short (0.003, 1e-05) shows them as they are. Otherwise the
+    largest number decides: from 1,000 on no decimal, from 100 on one, from 1 on two, else three significant digits.
     """
-    finite = [float(value) for value in values if _is_number(value) and math.isfinite(value)]
-    return [_text(value, _number_format(finite)) for value in values]
+    number_format = _number_format([float(value) for value in values if _is_number(value) and math.isfinite(value)])
+    return [_text(value, number_format) for value in values]
 
 
 def _number_format(finite: Sequence[float]) -> str:
@@ -259,7 +250,7 @@ def _number_format(finite: Sequence[float]) -> str:
 
 
 def _text(value: Any, number_format: str) -> str:
-    if _is_nothing(value):
+    if value is None or value != value:  # nan, NaT and the like
         return NOTHING
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -270,10 +261,6 @@ def _text(value: Any, number_format: str) -> str:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and not math.isnan(value)
-
-
-def _is_nothing(value: Any) -> bool:
-    return value is None or value != value  # nan, NaT and their kin
 
 
 def _heading(name: Any) -> str:

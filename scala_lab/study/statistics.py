@@ -1,4 +1,4 @@
-"""Differences with intervals: what every verdict is computed from.
+"""Differences and ratios with confidence intervals, from which every verdict is computed.
 
 Comparisons are paired: the same task, rows and seed under two methods. Intervals are Student's t over the pairs, of
 differences, or of log ratios where a factor is claimed. With fewer than two pairs there is no interval, and nothing
@@ -8,7 +8,6 @@ can be decided.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,32 +15,21 @@ import numpy as np
 
 if TYPE_CHECKING:
     import pandas as pd
-
+    from numpy.typing import ArrayLike
 
 LEVEL = 0.95
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval.
+    """A number with its 95% interval."""
 
-    Attributes:
-        value: Mean difference, geometric mean of ratios, or slope.
-        low: Lower end of the interval; -inf where there is none.
-        high: Upper end; inf where there is none.
-        n: Pairs or points behind it.
-        effect_size: Mean over standard deviation of the paired differences (Cohen's d_z); nan where undefined.
-        unit: `points`, `x` for factors, or '' for a plain number.
-        level: Of the interval.
-    """
-
-    value: float
-    low: float
-    high: float
-    n: int
-    effect_size: float = math.nan
-    unit: str = ""
-    level: float = LEVEL
+    value: float  # mean difference, geometric mean of ratios, or slope
+    low: float  # lower end of the interval; -inf where there is none
+    high: float  # upper end; inf where there is none
+    n: int  # pairs or points behind it
+    effect_size: float = math.nan  # mean over standard deviation of the paired differences (Cohen's d_z)
+    unit: str = ""  # `points`, `x` for factors, or '' for a plain number
 
     @property
     def decided(self) -> bool:
@@ -58,67 +46,57 @@ class Estimate:
         return f"{self.value:{sign}.3g}{unit} [{self.low:{sign}.3g}, {self.high:{sign}.3g}] (n={self.n})"
 
 
-def mean_interval(values: Sequence[float] | np.ndarray, unit: str = "", level: float = LEVEL) -> Estimate:
-    """Mean of finite values with Student's t interval."""
+def mean_interval(values: ArrayLike, unit: str = "") -> Estimate:
+    """Return the mean of the finite values with Student's t interval.
+
+    Example:
+        >>> str(mean_interval([1.0, 2.0, 3.0], "points"))
+        '+2 points [-0.484, +4.48] (n=3)'
+    """
     from scipy import stats
 
-    found = np.asarray(values, dtype=float)
-    found = found[np.isfinite(found)]
-    count = len(found)
-    if count == 0:
-        return Estimate(math.nan, -math.inf, math.inf, 0, unit=unit, level=level)
-    mean = float(found.mean())
-    if count == 1:
-        return Estimate(mean, -math.inf, math.inf, 1, unit=unit, level=level)
-    deviation = float(found.std(ddof=1))
-    half = float(stats.t.ppf((1 + level) / 2, count - 1)) * deviation / math.sqrt(count)
-    return Estimate(mean, mean - half, mean + half, count, mean / deviation if deviation else math.nan, unit, level)
+    finite = np.asarray(values, dtype=float)
+    finite = finite[np.isfinite(finite)]
+    count = len(finite)
+    if count < 2:
+        return Estimate(float(finite[0]) if count else math.nan, -math.inf, math.inf, count, unit=unit)
+    mean, deviation = float(finite.mean()), float(finite.std(ddof=1))
+    half = float(stats.t.ppf((1 + LEVEL) / 2, count - 1)) * deviation / math.sqrt(count)
+    return Estimate(mean, mean - half, mean + half, count, mean / deviation if deviation else math.nan, unit)
 
 
-def paired_difference(
-    left: Sequence[float] | np.ndarray, right: Sequence[float] | np.ndarray, unit: str = "points", level: float = LEVEL
-) -> Estimate:
-    """Mean of left - right over pairs; pairs with a value that is not finite are left out."""
-    return mean_interval(np.asarray(left, dtype=float) - np.asarray(right, dtype=float), unit, level)
+def paired_difference(left: ArrayLike, right: ArrayLike, unit: str = "points") -> Estimate:
+    """Return the mean of left - right over pairs; pairs with a value that is not finite are left out."""
+    return mean_interval(np.asarray(left, dtype=float) - np.asarray(right, dtype=float), unit)
 
 
-def paired_ratio(
-    left: Sequence[float] | np.ndarray, right: Sequence[float] | np.ndarray, level: float = LEVEL
-) -> Estimate:
-    """Geometric mean of left / right over pairs, interval from the logs; values must be positive to count."""
+def paired_ratio(left: ArrayLike, right: ArrayLike) -> Estimate:
+    """Return the geometric mean of left / right over pairs, interval from the logs; both must be positive to count."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.log(np.asarray(left, dtype=float)) - np.log(np.asarray(right, dtype=float))
-    found = mean_interval(logs, level=level)
-    return Estimate(
-        math.exp(found.value), math.exp(found.low), math.exp(found.high), found.n, found.effect_size, "x", level
-    )
+        logs = mean_interval(np.log(np.asarray(left, dtype=float)) - np.log(np.asarray(right, dtype=float)))
+    return Estimate(math.exp(logs.value), math.exp(logs.low), math.exp(logs.high), logs.n, logs.effect_size, "x")
 
 
-def slope_interval(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, level: float = LEVEL) -> Estimate:
-    """Slope of a least-squares line with its t interval; points that are not finite are left out."""
+def slope_interval(x: ArrayLike, y: ArrayLike) -> Estimate:
+    """Return the slope of a least-squares line with its t interval; points that are not finite are left out."""
     from scipy import stats
 
-    across, up = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    kept = np.isfinite(across) & np.isfinite(up)
-    across, up = across[kept], up[kept]
-    if len(np.unique(across)) < 2:
-        return Estimate(math.nan, -math.inf, math.inf, len(across), level=level)
-    line = stats.linregress(across, up)
-    if len(across) == 2:
-        return Estimate(float(line.slope), -math.inf, math.inf, 2, level=level)
-    half = float(stats.t.ppf((1 + level) / 2, len(across) - 2)) * float(line.stderr)
-    return Estimate(float(line.slope), float(line.slope) - half, float(line.slope) + half, len(across), level=level)
+    xs, ys = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    finite = np.isfinite(xs) & np.isfinite(ys)
+    xs, ys = xs[finite], ys[finite]
+    count = len(xs)
+    if len(np.unique(xs)) < 2:
+        return Estimate(math.nan, -math.inf, math.inf, count)
+    line = stats.linregress(xs, ys)
+    slope = float(line.slope)
+    half = float(stats.t.ppf((1 + LEVEL) / 2, count - 2)) * float(line.stderr) if count > 2 else math.inf
+    return Estimate(slope, slope - half, slope + half, count)
 
 
 def paired_columns(frame: pd.DataFrame, value: str, column: str, left: object, right: object) -> pd.DataFrame:
-    """Values of two methods side by side, columns `left` and `right`, one row per everything else they share.
+    """Return the values of two methods in columns `left` and `right`, one row per pair of runs equal in all else.
 
-    Args:
-        frame: One row per run, with only the columns that identify it beside `value` and `column`.
-        value: The column compared.
-        column: What tells the two sides apart, such as `method`.
-        left: Its value on the left side.
-        right: Its value on the right side.
+    `column`, such as `method`, tells the two sides apart; all columns but it and `value` identify a pair.
 
     Raises:
         ValueError: A side has two values for the same keys: the frame holds a column too few.
@@ -129,22 +107,3 @@ def paired_columns(frame: pd.DataFrame, value: str, column: str, left: object, r
         if side.index.has_duplicates:
             raise ValueError(f"several rows share {keys}: a column that tells them apart is missing")
     return sides[0].to_frame("left").join(sides[1].to_frame("right"), how="inner")
-
-
-def tuned(frame: pd.DataFrame, by: Sequence[str], rate: str = "rate", score: str = "score") -> pd.DataFrame:
-    """The rows at each group's best rate, with a column `edge` that says whether that rate ends its grid.
-
-    The best rate has the highest mean score over seeds. A rate at which any seed diverged counts with nan as the
-    lowest. A grid of one rate has no edge to speak of.
-    """
-    import pandas as pd
-
-    kept = []
-    for _, group in frame.groupby(list(by), sort=False):
-        means = group.groupby(rate)[score].apply(lambda values: values.mean(skipna=False))
-        if means.notna().any():
-            best = means.idxmax()
-            grid = sorted(means.index)
-            edge = len(grid) > 1 and best in (grid[0], grid[-1])
-            kept.append(group[group[rate] == best].assign(edge=edge, grid_points=len(grid)))
-    return pd.concat(kept) if kept else frame.iloc[:0].assign(edge=False, grid_points=0)

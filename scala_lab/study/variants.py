@@ -1,8 +1,8 @@
-"""Rows of tables as grids of runs: the same method at the same place is the same runs in every study.
+"""Method variants, the rows of the tables, and the cells that train them.
 
-Main tables tune each row on the profile's whole grid with all seeds (`tuned_cells`); studies beside them take the
-rates about its middle and the side seeds (`side_cells`). Both label cells with model, task, method, batch_size, rate
-and seed.
+Main tables tune each variant on the profile's whole grid of rates with all seeds (`tuned_cells`); other studies take
+the rates about its middle and the side seeds (`side_cells`). Both label cells with model, task, method, batch_size,
+rate and seed. Two studies that name the same variant, batch size and rate share its runs.
 
 Example:
     >>> from scala_lab.study.profiles import EMBEDDED
@@ -12,9 +12,9 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from scala_lab.study.profiles import Profile
 from scala_lab.sweep.cells import Cell
@@ -22,26 +22,22 @@ from scala_lab.sweep.cells import Cell
 
 @dataclass(frozen=True)
 class MethodVariant:
-    """A method as a table names it.
+    """A named way to train, which is a row of a table: a recipe with some settings changed."""
 
-    Attributes:
-        method: Its name there.
-        recipe: What it runs.
-        overrides: Settings in which it differs from the recipe.
-    """
-
-    method: str
-    recipe: str
-    overrides: Mapping[str, Any] = field(default_factory=dict)
+    method: str  # its name in tables, and in the column `method` of a study's frame
+    recipe: str  # as in `scala-lab train --method RECIPE`
+    overrides: Mapping[str, Any] = field(default_factory=dict)  # settings in which it differs from the recipe
 
     def but(self, method: str, **overrides: Any) -> MethodVariant:
-        """This row under another name with some settings changed."""
+        """Return this variant under another name with some settings changed."""
         return replace(self, method=method, overrides={**self.overrides, **overrides})
 
     def named(self, method: str) -> MethodVariant:
-        """The same runs under another name."""
+        """Return this variant, and so its runs, under another name."""
         return replace(self, method=method)
 
+
+Variants: TypeAlias = MethodVariant | Sequence[MethodVariant]
 
 BASELINE = MethodVariant("baseline", "plain")
 LAMB = MethodVariant("LAMB", "lamb")
@@ -52,71 +48,71 @@ GAUSSIAN = MethodVariant("Gaussian noise", "gaussian")
 TWO_DRAWS = MethodVariant("two draws, no noise", "two-draws")
 RDROP = MethodVariant("R-Drop", "rdrop")
 WITHOUT_DELAY = SCALA.but("without delay", delay=0.0)
-WITHOUT_GROUPS = SCALA.but("without group-wise rates", optimizer="adamw")
-WITHOUT_NOISE = LAMB.named("without PGA-1")
-"""ScaLA with lambda 0 takes LAMB's plain step to the bit, so LAMB's runs are its runs."""
-SCALA_GT = SCALA.but("ScaLA (GT)", target="GT")
 ONE_DRAW = SCALA.but("noise, one draw", masks="shared")
 
 
 def tuned_cells(
-    profile: Profile,
-    row: MethodVariant,
-    batch_size: int,
-    tasks: Iterable[str] | None = None,
-    *,
-    models: Iterable[str] | None = None,
-    **labels: Any,
+    profile: Profile, variants: Variants, batch_size: int, tasks: Sequence[str] = (), *, models: Sequence[str] = ()
 ) -> list[Cell]:
-    """The row on the profile's whole grid of rates with all seeds.
+    """Return the cells of one or several variants on the whole grids of their optimizers, with all seeds.
 
-    Args:
-        profile: Where rates, seeds and settings come from.
-        row: The method.
-        batch_size: Samples per step.
-        tasks: Default all four.
-        models: Default the first.
-        labels: Further columns of the cells.
+    Tasks are all four of the profile and models its first unless others are given.
     """
-    rates = profile.rates(row.recipe, batch_size, row.overrides.get("optimizer"))
-    return grid_cells(profile, row, batch_size, rates, profile.seeds, tasks, models=models, **labels)
+    cells = []
+    for variant in [variants] if isinstance(variants, MethodVariant) else variants:
+        rates = profile.rates(variant.recipe, batch_size, variant.overrides.get("optimizer"))
+        cells += grid_cells(profile, variant, batch_size, rates, profile.seeds, tasks, models=models)
+    return cells
 
 
 def side_cells(
     profile: Profile,
-    row: MethodVariant,
+    variants: Variants,
     batch_size: int,
-    tasks: Iterable[str] | None = None,
+    tasks: Sequence[str] = (),
     *,
-    seeds: Iterable[int] | None = None,
+    seeds: Sequence[int] = (),
     **labels: Any,
 ) -> list[Cell]:
-    """The row at the rates about the middle of the grid, with the side seeds unless others are given."""
-    rates = profile.side_rates(row.recipe, batch_size, row.overrides.get("optimizer"))
-    chosen = profile.side_seeds if seeds is None else seeds
-    return grid_cells(profile, row, batch_size, rates, chosen, tasks, **labels)
+    """Return the cells of variants at the rates about the middle of their grids, by default with the side seeds."""
+    cells = []
+    for variant in [variants] if isinstance(variants, MethodVariant) else variants:
+        rates = profile.side_rates(variant.recipe, batch_size, variant.overrides.get("optimizer"))
+        cells += grid_cells(profile, variant, batch_size, rates, seeds or profile.side_seeds, tasks, **labels)
+    return cells
+
+
+def delay_cells(profile: Profile) -> list[Cell]:
+    """Return the cells of ScaLA at every t_s of the profile, with the label `delay`."""
+    return [
+        cell
+        for t_s in profile.delays
+        for cell in side_cells(
+            profile, SCALA.but(SCALA.method, delay=t_s), profile.large_batch, profile.pair, delay=t_s
+        )
+    ]
 
 
 def grid_cells(
     profile: Profile,
-    row: MethodVariant,
+    variant: MethodVariant,
     batch_size: int,
-    rates: Iterable[float],
-    seeds: Iterable[int],
-    tasks: Iterable[str] | None = None,
+    rates: Sequence[float],
+    seeds: Sequence[int],
+    tasks: Sequence[str] = (),
     *,
-    models: Iterable[str] | None = None,
+    models: Sequence[str] = (),
     **labels: Any,
 ) -> list[Cell]:
-    """The row at every rate, with every seed, on every task and model."""
+    """Return the cells of a variant at every rate, with every seed, on every task and model; `labels` are added."""
     return [
         Cell(
-            profile.spec(task, row.recipe, batch_size, rate, seed=seed, model=model, **row.overrides),
-            **{"model": model, "task": task, "method": row.method, "batch_size": batch_size},
+            profile.spec(task, variant.recipe, batch_size, rate, seed=seed, model=model, **variant.overrides),
+            **{"model": model, "task": task, "method": variant.method, "batch_size": batch_size},
             **{"rate": rate, "seed": seed, **labels},
         )
-        for model in tuple(models or profile.models[:1])
-        for task in tuple(tasks or profile.tasks)
-        for rate in tuple(rates)
-        for seed in tuple(seeds)
+        for model in models or profile.models[:1]
+        for task in tasks or profile.tasks
+        for rate in rates
+        for seed in seeds
     ]

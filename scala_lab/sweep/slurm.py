@@ -69,13 +69,12 @@ def train_over_nodes(spec: RunSpec, out: Path, *, nodes: int, **options: Any) ->
         UserError: What the first worker to fail found wrong with the input.
         WorkerFailure: Anything else that ended the run.
     """
-    from scala_lab.training.distributed import raise_failure, reserved_port
-    from scala_lab.training.faults import find_fault
+    from scala_lab.training.distributed import find_fault, raise_failure, reserved_port
 
     workers, threads = spec.machine.workers // nodes, spec.machine.threads or 1
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".complaints-", dir=out.parent) as complaints:
-        job = {"spec": spec.to_dict(), "out": str(out), "options": options, "complaints": complaints}
+    with tempfile.TemporaryDirectory(prefix=".errors-", dir=out.parent) as errors:
+        job = {"spec": spec.to_dict(), "out": str(out), "options": options, "errors": errors}
         per_node = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", f"--cpus-per-task={workers * threads}"]
         torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}", f"--nproc-per-node={workers}"]
         job_id = os.environ["SLURM_JOB_ID"]
@@ -85,7 +84,7 @@ def train_over_nodes(spec: RunSpec, out: Path, *, nodes: int, **options: Any) ->
             command = [*per_node, "--kill-on-bad-exit=1", *torchrun, *meeting, "-m", "scala_lab.training.worker"]
             ended = subprocess.run([*command, json.dumps(job)], check=False)
         if ended.returncode != 0:
-            raise_failure(find_fault(Path(complaints), spec.machine.workers, {}, ended.returncode), out)
+            raise_failure(find_fault(Path(errors), spec.machine.workers, {}, ended.returncode), out)
 
 
 LAST_WORDS = 2000

@@ -1,52 +1,48 @@
-"""The theorem's algorithm on a nonconvex minimax problem whose every constant and Moreau envelope can be computed.
+"""The theorem's algorithm on a nonconvex minimax problem whose constants and Moreau envelope can all be computed.
 
-A nonconvex minimax problem in groups of parameters whose every constant is known.
-
-f(x, y) = sum_i a_i sum_j [ phi(x_ij) + y_j sin(x_ij) ] - 1/2 sum_j c_j y_j^2,     |y_j| <= omega
+    f(x, y) = sum_i a_i sum_j [ phi(x_ij) + y_j sin(x_ij) ] - 1/2 sum_j c_j y_j^2,     |y_j| <= omega
     phi(u)  = sqrt(1 + u^2) - 1 + bumps * sin(u)^2
 
-Group i is row x_i of x. All groups meet the same y, so they are coupled in g(x) = max_y f(x, y), as the layers of a
-network are by its noise. The theorem's assumptions hold as they are printed:
+Group i is row x_i of x. All groups share y, which couples them in g(x) = max_y f(x, y) as noise couples the layers of a
+network. The theorem's assumptions hold as printed:
 
 - The gradient of group i depends on x_i and y alone, with Lipschitz constant alpha_i = a_i * (1 + 2 bumps + omega).
-  (The printed assumption bounds it by ||x_i - x_i'|| of the same group, which says just that.)
 - |df/dx_ij| <= G = max a_i * (1 + bumps + omega).
 - f is nonconvex in x: phi has local minima for bumps > 1/2.
 - f(x, .) is strongly concave with C = min c_j and smooth with S = max c_j, so that the lemma on the ascent applies.
-- Stochastic gradients are unbiased, with E ||noise of group i||^2 = sigma_i^2 / b for b samples. A sample's noise is
-  a centred exponential: skewed, so that the mean direction of single samples differs from the direction of the mean.
+- Stochastic gradients are unbiased, with E ||noise of group i||^2 = sigma_i^2 / b for b samples. The noise of a sample
+  is a centred exponential: skewed, so that the mean direction of single samples is not the direction of the mean.
 
-The Moreau envelope of g with one parameter per group, and its gradient, each computed to a stated tolerance.
+The algorithm, with ghat the mean of b = 16 T L^2 Z^2 / U^2 stochastic gradients at (x_t, y_t), eta = 1 / (U sqrt(T)):
 
-g_{1/2alpha}(x) = min_z g(z) + sum_i alpha_i ||x_i - z_i||^2
-    gradient_i      = 2 alpha_i (x_i - xhat_i),     xhat the minimiser
-
-Since g + sum_i alpha_i/2 ||x_i||^2 is convex, what is minimised is strongly convex: with modulus 1 in the norm
-||z||_alpha^2 = sum_i alpha_i ||z_i||^2. A descent from any start therefore finds xhat, and the gradient left over at z
-bounds the distance to it: ||z - xhat||_alpha <= ||gradient||_{1/alpha}.
-
-The theorem's algorithm: normalised descent with one rate per group, against an inner maximiser.
-
-y_t         with f(x_t, y_t) >= max_y f(x_t, y) - eps
+    y_t         with f(x_t, y_t) >= max_y f(x_t, y) - eps
     x_{t+1,i} = x_{t,i} - eta * nu(||x_{t,i}||) * ghat_{t,i} / ||ghat_{t,i}||,    nu(c) = max(L, min(c, U))
 
-with ghat the mean of b stochastic gradients at (x_t, y_t), eta = 1 / (U sqrt(T)) and b = 16 T L^2 Z^2 / U^2.
+The Moreau envelope of g, with one parameter per group:
 
-Inner players: exact, off by a stated error, or projected gradient ascent of a few steps.
+    g_{1/2alpha}(x) = min_z g(z) + sum_i alpha_i ||x_i - z_i||^2,     gradient_i = 2 alpha_i (x_i - xhat_i)
+
+g + sum_i alpha_i/2 ||x_i||^2 is convex, so the objective in z is strongly convex with modulus 1 in the norm
+||z||_alpha^2 = sum_i alpha_i ||z_i||^2: descent from any start reaches the minimiser xhat, and the gradient at z bounds
+the distance to it, ||z - xhat||_alpha <= ||gradient||_{1/alpha}.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from scala_lab.training.run_dir import RunResult
 
 
 @dataclass(frozen=True)
 class MinimaxProblem:
-    """See the module. Arrays have shapes (..., groups H, coordinates D) for x and (..., D) for y.
+    """The problem above; x has shape (..., groups H, coordinates D), y has shape (..., D).
 
     Attributes:
         scales_H: a_i.
@@ -85,7 +81,7 @@ class MinimaxProblem:
     def value(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """f(x, y)."""
         phi = np.sqrt(1 + x**2) - 1 + self.bumps * np.sin(x) ** 2
-        return (self.scales_H @ phi + y * self.pull(x) - 0.5 * self.concavity_D * y**2).sum(-1)
+        return (self.scales_H @ phi + y * self.coupling(x) - 0.5 * self.concavity_D * y**2).sum(-1)
 
     def gradient_x(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """df/dx."""
@@ -94,15 +90,15 @@ class MinimaxProblem:
 
     def gradient_y(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """df/dy."""
-        return self.pull(x) - self.concavity_D * y
+        return self.coupling(x) - self.concavity_D * y
 
-    def pull(self, x: np.ndarray) -> np.ndarray:
-        """sum_i a_i sin(x_ij): what draws y_j away from 0."""
+    def coupling(self, x: np.ndarray) -> np.ndarray:
+        """sum_i a_i sin(x_ij), the linear coefficient of y_j."""
         return self.scales_H @ np.sin(x)
 
     def best_response(self, x: np.ndarray) -> np.ndarray:
         """The maximiser y*(x), in closed form."""
-        return np.clip(self.pull(x) / self.concavity_D, -self.omega, self.omega)
+        return np.clip(self.coupling(x) / self.concavity_D, -self.omega, self.omega)
 
     def worst_value(self, x: np.ndarray) -> np.ndarray:
         """g(x) = max_y f(x, y)."""
@@ -132,8 +128,8 @@ def grouped_problem(kappa: float, groups: int = 4, width: int = 4, ratio: float 
     )
 
 
-MOST_STEPS = 2000
-"""Far more than the linear rate needs; reaching it means that a constant of the problem is wrong."""
+MAX_STEPS = 2000
+"""Far more than the linear rate needs: reaching it means that a constant of the problem is wrong."""
 
 
 def proximal_point(problem: MinimaxProblem, x: np.ndarray, tol: float = 1e-8) -> np.ndarray:
@@ -147,13 +143,13 @@ def proximal_point(problem: MinimaxProblem, x: np.ndarray, tol: float = 1e-8) ->
     smoothness = 3 + spread
     momentum = (np.sqrt(smoothness) - 1) / (np.sqrt(smoothness) + 1)
     z, ahead = x.copy(), x.copy()
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         gradient = problem.worst_gradient(ahead) + 2 * alphas * (ahead - x)
         if np.sqrt((gradient**2 / alphas).sum((-2, -1)).max()) <= tol:
             return ahead
         new = ahead - gradient / (alphas * smoothness)
         z, ahead = new, new + momentum * (new - z)
-    raise ArithmeticError(f"no proximal point within {tol} after {MOST_STEPS} steps")
+    raise ArithmeticError(f"no proximal point within {tol} after {MAX_STEPS} steps")
 
 
 def envelope(problem: MinimaxProblem, x: np.ndarray, tol: float = 1e-8) -> np.ndarray:
@@ -171,84 +167,70 @@ Oracle = Callable[[MinimaxProblem, np.ndarray], np.ndarray]
 """From x to an approximate maximiser y."""
 
 
-@dataclass(frozen=True)
-class Descent:
-    """The settings of the outer player.
+def descend(
+    problem: MinimaxProblem,
+    x: np.ndarray,
+    oracle: Oracle,
+    steps: int,
+    lower: float,
+    upper: float,
+    batch: int,
+    record_at: np.ndarray,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Run the theorem's algorithm and return x_t at the sorted steps `record_at`, stacked along a new first axis.
 
-    Attributes:
-        steps: T.
-        lower: L, the least weight norm that a rate is scaled by.
-        upper: U, the largest.
-        batch: b, samples per step.
+    Args:
+        problem: The problem.
+        x: x_0, with any number of leading axes for independent replicas.
+        oracle: The inner player.
+        steps: T, which sets eta.
+        lower: L.
+        upper: U.
+        batch: b.
+        record_at: Steps between 0 and T - 1.
+        rng: Draws the samples.
     """
-
-    steps: int
-    lower: float
-    upper: float
-    batch: int
-
-    @property
-    def rate(self) -> float:
-        """The learning rate eta."""
-        return 1 / (self.upper * math.sqrt(self.steps))
-
-    def iterates(
-        self,
-        problem: MinimaxProblem,
-        start: np.ndarray,
-        oracle: Oracle,
-        kept: np.ndarray,
-        rng: np.random.Generator,
-    ) -> np.ndarray:
-        """x_t at the steps `kept` (sorted), stacked along a new first axis.
-
-        Args:
-            problem: What is minimised.
-            start: x_0, with any number of leading axes for independent repetitions.
-            oracle: The inner player.
-            kept: Steps between 0 and T - 1.
-            rng: Draws the samples.
-        """
-        x, found = start.copy(), []
-        wanted = set(kept.tolist())
-        for step in range(int(kept[-1]) + 1):
-            if step in wanted:
-                found.append(x.copy())
-            noisy = problem.noisy_gradient_x(x, oracle(problem, x), self.batch, rng)
-            lengths = np.sqrt((noisy**2).sum(-1, keepdims=True))
-            scales = np.clip(np.sqrt((x**2).sum(-1, keepdims=True)), self.lower, self.upper)
-            x -= self.rate * scales * noisy / np.maximum(lengths, np.finfo(float).tiny)
-        return np.stack(found)
+    eta, recorded, iterates = 1 / (upper * math.sqrt(steps)), set(record_at.tolist()), []
+    x = x.copy()
+    for step in range(int(record_at[-1]) + 1):
+        if step in recorded:
+            iterates.append(x.copy())
+        gradient = problem.noisy_gradient_x(x, oracle(problem, x), batch, rng)
+        norms = np.sqrt((gradient**2).sum(-1, keepdims=True))
+        nu = np.clip(np.sqrt((x**2).sum(-1, keepdims=True)), lower, upper)
+        x -= eta * nu * gradient / np.maximum(norms, np.finfo(float).tiny)
+    return np.stack(iterates)
 
 
 def printed_batch(problem: MinimaxProblem, steps: int, lower: float, upper: float) -> int:
     """The batch size b = 16 T L^2 Z^2 / U^2, at least 1 (the formula itself gives 0 for L = 0).
 
-    The printed Z = max over i, j, t of sigma_i (xhat_ij - x_ij) / (df/dx_ij) is known only after the run, and
-    without bound where a coordinate of the gradient crosses 0. Its scale is used: sigma_i / alpha_i, because 2 alpha_i
-    (x - xhat) is a gradient of g.
+    The printed Z = max over i, j, t of sigma_i (xhat_ij - x_ij) / (df/dx_ij) is known only after the run and unbounded
+    where a coordinate of the gradient crosses 0. Its scale sigma_i / alpha_i takes its place: 2 alpha_i (x - xhat) is a
+    gradient of g.
     """
     ratio = float((problem.deviations_H / problem.alphas_H).max())
     return max(1, math.ceil(16 * steps * (lower * ratio / upper) ** 2))
 
 
 def off_by(epsilon: float) -> Oracle:
-    """A player that gives away exactly eps: f(x, y) = max_y f(x, y) - eps, or less where the box holds no such y.
+    """Return an inner player with error exactly eps: f(x, y) = max_y f(x, y) - eps, or less where the box is too small.
 
-    It errs always the same way, towards the corner y = (omega, ..., omega), so that its errors do not average out.
-    Along the segment y* + s (corner - y*) the loss is s * slope + s^2 * bend / 2 with both terms nonnegative, and s
-    solves the quadratic.
+    It always errs towards the corner y = (omega, ..., omega), so that errors do not average out. Along the segment
+    y* + s (corner - y*) the error is s * slope + s^2 * curvature / 2, both terms nonnegative; s solves the quadratic.
     """
 
     def respond(problem: MinimaxProblem, x: np.ndarray) -> np.ndarray:
         best = problem.best_response(x)
         if epsilon == 0:
             return best
-        way = problem.omega - best
-        slope = np.maximum(-(problem.gradient_y(x, best) * way).sum(-1), 0)
-        bend = (problem.concavity_D * way**2).sum(-1)
-        far = 2 * epsilon / np.maximum(slope + np.sqrt(slope**2 + 2 * bend * epsilon), np.finfo(float).tiny)
-        return best + np.minimum(far, 1)[..., None] * way
+        segment = problem.omega - best
+        slope = np.maximum(-(problem.gradient_y(x, best) * segment).sum(-1), 0)
+        curvature = (problem.concavity_D * segment**2).sum(-1)
+        root = np.sqrt(slope**2 + 2 * curvature * epsilon)
+        s = 2 * epsilon / np.maximum(slope + root, np.finfo(float).tiny)
+        return best + np.minimum(s, 1)[..., None] * segment
 
     return respond
 
@@ -264,3 +246,67 @@ def ascent(steps: int) -> Oracle:
         return y
 
     return respond
+
+
+START_NORM = 6.0
+"""Length of every group of x_0: a few units of phi's bumps away from the global minimum."""
+POINTS = 64
+"""Iterates of a run at which the envelope's gradient is computed, spread evenly at random over its T steps."""
+
+
+def envelope_gradients(
+    runs: Sequence[RunResult],
+    *,
+    steps: Sequence[int],
+    replicas: int,
+    kappa: float = 4.0,
+    epsilon: float = 0.0,
+    ascent_steps: int = 0,
+    lower: float = 4.0,
+    upper: float = 8.0,
+    batch: Literal["growing", "one"] = "growing",
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Measure E ||grad g_{1/2alpha}(xbar)||^2 for several T, xbar uniform among the iterates of a run of T steps.
+
+    Replica r has the same x_0 and the same noise under every setting, so that settings can be compared in pairs.
+
+    Args:
+        runs: Unused: nothing is trained.
+        steps: Values of T.
+        replicas: Independent starts and noises.
+        kappa: kappa_alpha of the problem.
+        epsilon: Error of the inner player.
+        ascent_steps: If positive, the inner player is PGA with that many steps, and epsilon is not used.
+        lower: L.
+        upper: U.
+        batch: growing with T as the theorem says, or one sample per step.
+        seed: Of starts and noises.
+
+    Returns:
+        For each T `squared_gradient_T`, a list over replicas, and `bound_T`, the printed right side; `steps`,
+        `batches`, `gap` (D, its mean over the starts), `gradient_bound` (G) and `largest_alpha`.
+    """
+    problem = grouped_problem(kappa)
+    inner = ascent(ascent_steps) if ascent_steps else off_by(epsilon)
+    start = np.random.default_rng([seed, 0]).normal(size=(replicas, len(problem.scales_H), len(problem.concavity_D)))
+    start *= START_NORM / np.linalg.norm(start, axis=-1, keepdims=True)
+    gap = float(envelope(problem, start).mean())  # min g = g(0) = 0, since phi >= 0 and y = 0 is allowed
+    G, alpha = problem.gradient_bound, float(problem.alphas_H.max())
+    result: dict[str, Any] = {"steps": list(steps), "batches": []}
+    result |= {"gap": gap, "gradient_bound": G, "largest_alpha": alpha}
+    for T in steps:
+        rng = np.random.default_rng([seed, T])
+        size = printed_batch(problem, T, lower, upper) if batch == "growing" else 1
+        iterates = descend(problem, start, inner, T, lower, upper, size, _stratified_steps(T, rng), rng)
+        squares = (envelope_gradient(problem, iterates, tol=1e-6) ** 2).sum((-2, -1))
+        result["batches"].append(size)
+        result[f"squared_gradient_{T}"] = squares.mean(0).tolist()
+        result[f"bound_{T}"] = 4 * epsilon * alpha + 2 * kappa * gap * G / np.sqrt(T)
+    return result
+
+
+def _stratified_steps(steps: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw one step uniformly from each of equal parts of 0 .. T - 1, so that the mean over them is unbiased."""
+    parts = min(POINTS, steps)
+    return np.unique(((np.arange(parts) + rng.random(parts)) * steps / parts).astype(int))

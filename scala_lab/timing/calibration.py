@@ -222,7 +222,7 @@ class _PieceTimer:
         import torch
 
         sizes = (*MESSAGES, self.training.gradient.flat.nbytes)
-        sends = [partial(self.world.sum, torch.zeros(size // 4, device=self.world.device)) for size in sizes]
+        sends = [partial(self.world.all_reduce, torch.zeros(size // 4, device=self.world.device)) for size in sizes]
         rounds = self._rounds(lambda: [self._attempt(send, fill_caches=True)[0] for send in sends])
         everyone = self.world.gather(rounds)  # (workers, rounds, sizes)
         if everyone is None:
@@ -265,7 +265,7 @@ class _PieceTimer:
         one_round()
         fitting = round(self.seconds / (time.perf_counter() - began))
         count = torch.tensor([min(MAX_ROUNDS, max(MIN_ROUNDS, fitting))], device=self.world.device)
-        self.world.share_from_leader([count])
+        self.world.broadcast([count])
         return [one_round() for _ in range(int(count))]
 
     def _attempt(self, piece: Callable[[], Any], fill_caches: bool, wait: bool = False) -> tuple[float, float]:

@@ -15,32 +15,25 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
+from scala_lab.config import MachineSpec
 from scala_lab.errors import UserError
 
-if TYPE_CHECKING:
-    from scala_lab.config import MachineSpec
-
-
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""What matrix products are rounded to, under precisions that round them in the model alone."""
+"""Precisions that round matrix products inside the model alone, by autocast."""
 
 TF32_CAPABILITY = (8, 0)
+GROWTH_STEPS = 2000
+SMALLEST_SCALE = 1.0
 
 
-def precisions(device_type: str, number: int | None = None) -> list[str]:
-    """The precisions that a device has.
-
-    Args:
-        device_type: cpu or cuda.
-        number: Of the GPU; default the current one.
-    """
+def precisions(device_type: str, index: int | None = None) -> list[str]:
+    """List the precisions of `cpu`, or of the `cuda` device with that index, default the current one."""
     if device_type == "cpu":
         return ["float32", "bf16", "fp16", "float64"]
-    with nullcontext() if number is None else torch.cuda.device(number):
+    with nullcontext() if index is None else torch.cuda.device(index):
         tf32 = torch.cuda.get_device_capability() >= TF32_CAPABILITY
         bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
     return ["float32", *["tf32"] * tf32, *["bf16"] * bf16, "fp16", "float64"]
@@ -48,21 +41,21 @@ def precisions(device_type: str, number: int | None = None) -> list[str]:
 
 def check_precision(machine: MachineSpec) -> None:
     """Refuse a precision that the device of a resolved spec does not have, or only emulates."""
-    there = precisions(machine.device)
-    if machine.precision in there:
+    available = precisions(machine.device)
+    if machine.precision in available:
         return
     if machine.device == "cpu":
-        lack = "is for GPUs"
+        problem = "is for GPUs"
     elif machine.precision == "tf32":
-        lack = "needs a GPU of compute capability 8.0 or newer"
+        problem = "needs a GPU of compute capability 8.0 or newer"
     else:
-        lack = "is only emulated by this GPU"
-    raise UserError(f"--precision {machine.precision} {lack}; this device has {', '.join(there)}")
+        problem = "is only emulated by this GPU"
+    raise UserError(f"--precision {machine.precision} {problem}; this device has {', '.join(available)}")
 
 
 @contextmanager
 def matrix_products(precision: str) -> Iterator[None]:
-    """For a block: products of float32 matrices in TF32 if that is the precision, else exact; then as before."""
+    """For a block, compute products of float32 matrices in TF32 if that is the precision, else exactly."""
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     tf32 = precision == "tf32"
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
@@ -76,16 +69,16 @@ def matrix_products(precision: str) -> Iterator[None]:
 
 @dataclass
 class LossScale:
-    """The factor by which fp16's loss is raised, so that small gradients do not vanish in the backward pass.
+    """The factor on fp16's loss that keeps small gradients from vanishing in the backward pass.
 
-    A step whose gradient overflows is not taken and halves the scale; after some steps in a row that fit, it is
-    doubled. All workers see the same summed gradient, so they agree. Its fields are plain, so that a saved run goes on
-    with them. As `torch.amp.GradScaler`, for a gradient that is already summed.
+    A step whose gradient overflows is skipped and halves the scale; GROWTH_STEPS steps in a row that fit double it.
+    All workers see the same summed gradient, so they agree. This is `torch.amp.GradScaler` for a gradient that is
+    summed already; its fields are plain numbers, which the saved state holds.
 
     Attributes:
-        value: The scale, a power of two: scaling back is exact.
+        value: The scale, a power of two: dividing by it is exact.
         fitting: Steps in a row that fitted.
-        exhausted: Whether a gradient was not finite at the smallest scale; then it is not the scale's fault.
+        exhausted: Whether a gradient was not finite even at the smallest scale.
     """
 
     value: float = 2.0**16
@@ -101,7 +94,3 @@ class LossScale:
             return
         self.exhausted = self.value <= SMALLEST_SCALE
         self.value, self.fitting = max(SMALLEST_SCALE, self.value / 2), 0
-
-
-GROWTH_STEPS = 2000
-SMALLEST_SCALE = 1.0

@@ -1,15 +1,12 @@
-"""Everything a run needs from outside, loaded and checked before anything is written.
-
-Inputs that a process trains many runs on: loaded once, where the process asked for that.
-"""
+"""Everything a run needs from outside, its data and its model, loaded and checked before anything is written."""
 
 from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING
 
 from scala_lab.config import DataSpec, RunSpec
 from scala_lab.data.sources import load_task, select_rows
@@ -31,46 +28,25 @@ from scala_lab.models.loading import (
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-_keeping = False
+_caching = False
 
 
 def cache_inputs() -> None:
-    """From now on keep what this process loads: for workers of a sweep, whose files do not change under them."""
-    global _keeping
-    _keeping = True
-
-
-def cached_loader(most: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a loader return what it returned before for the same arguments, once `keep_inputs` was called.
-
-    Args:
-        most: How many results are kept; the ones longest unused go first.
-    """
-
-    def decorate(load: Callable[P, R]) -> Callable[P, R]:
-        remembered = functools.lru_cache(maxsize=most)(load)
-
-        @functools.wraps(load)
-        def loaded(*args: P.args, **kwargs: P.kwargs) -> R:
-            return remembered(*args, **kwargs) if _keeping else load(*args, **kwargs)  # type: ignore[arg-type]
-
-        return loaded
-
-    return decorate
-
-
-def own_copy(value: R) -> R:
-    """What a kept loader returned, to be changed freely: a copy where the original is kept."""
-    return copy.deepcopy(value) if _keeping else value
+    """Cache what this process loads from now on: for workers of a sweep, whose files do not change under them."""
+    global _caching
+    _caching = True
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run's data, tokenised, and what tells its inputs apart from others of the same name."""
+    """A run's data, tokenised.
+
+    Attributes:
+        fingerprints: Of the data and the model, which tell them apart from others of the same name.
+        skipped_rows: Malformed rows, by file.
+        admissions: By use and dropout rate. The structure of a model decides them, so runs that share these inputs
+            share them.
+    """
 
     task: Task
     tokenizer: PreTrainedTokenizerBase
@@ -80,7 +56,6 @@ class Prepared:
     fingerprints: dict[str, str]
     skipped_rows: dict[str, int]
     admissions: dict[tuple[str, float | None], Admission] = field(default_factory=dict, compare=False)
-    """By use and dropout rate: the structure of a model decides them, so runs that share these inputs share them."""
 
     @property
     def splits(self) -> dict[str, TokenSplit]:
@@ -93,9 +68,12 @@ def prepare(spec: RunSpec) -> Prepared:
     return prepare_data(spec.data, spec.encoder.model)
 
 
-@cached_loader(most=8)
 def prepare_data(data: DataSpec, model: str) -> Prepared:
-    """Load a task's rows and tokenise them for a model; tokens come from the cache where they are known."""
+    """Load a task's rows and tokenise them for a model; tokens are read from the cache on disk if it has them."""
+    return (_load_data_cached if _caching else _load_data)(data, model)
+
+
+def _load_data(data: DataSpec, model: str) -> Prepared:
     quiet_transformers()
     location = locate_model(model)
     loaded = load_task(data)
@@ -103,12 +81,10 @@ def prepare_data(data: DataSpec, model: str) -> Prepared:
     tokenizer = load_tokenizer(model)
     train = tokenise(loaded.train, tokenizer, data.max_length)
     evals = {name: tokenise(rows, tokenizer, data.max_length) for name, rows in loaded.evals.items()}
-    for name, split, rows in (
-        ("train", train, chosen.train),
-        ("train", train, chosen.heldout),
-        *((name, split, chosen.evals[name]) for name, split in evals.items()),
-    ):
-        check_tokens(split, rows, name)
+    check_tokens(train, chosen.train, "train")
+    check_tokens(train, chosen.heldout, "train")
+    for name, split in evals.items():
+        check_tokens(split, chosen.evals[name], name)
     return Prepared(
         task=loaded.task,
         tokenizer=tokenizer,
@@ -120,11 +96,23 @@ def prepare_data(data: DataSpec, model: str) -> Prepared:
     )
 
 
+_load_data_cached = functools.lru_cache(maxsize=8)(_load_data)
+_load_classifier_cached = functools.lru_cache(maxsize=2)(load_classifier)
+
+
 def load_model(spec: RunSpec, prepared: Prepared) -> tuple[PreTrainedModel, Admission]:
-    """The run's model with its new head, admitted on the run's rows; regression starts at the mean score."""
-    mean = float(prepared.train.labels.mean()) if prepared.task.regression else None
-    names, dropout = spec.data.label_names, spec.encoder.dropout
-    model = own_copy(_load_classifier(spec.encoder.model, prepared.task, spec.seed, dropout, mean, names))
+    """Load the run's model with its new head and admit it on the run's rows; regression starts at the mean score."""
+    dropout, mean = spec.encoder.dropout, float(prepared.train.labels.mean()) if prepared.task.regression else None
+    model = (_load_classifier_cached if _caching else load_classifier)(
+        spec.encoder.model,
+        prepared.task,
+        seed=spec.seed,
+        dropout=dropout,
+        first_guess=mean,
+        label_names=spec.data.label_names,
+    )
+    if _caching:
+        model = copy.deepcopy(model)
     admission = admit_model(model, prepared, spec.encoder.model, dropout=dropout)
     if dropout == 0 and admission.stochastic:
         raise UserError(f"--dropout 0: {spec.encoder.model} stays random in training mode all the same")
@@ -140,15 +128,3 @@ def admit_model(
     if (use, dropout) not in prepared.admissions:
         prepared.admissions[use, dropout] = admit(model, prepared.train, pad_token, name, use)
     return prepared.admissions[use, dropout]
-
-
-@cached_loader(most=2)
-def _load_classifier(
-    model: str,
-    task: Task,
-    seed: int,
-    dropout: float | None,
-    first_guess: float | None,
-    label_names: tuple[str, ...],
-) -> PreTrainedModel:
-    return load_classifier(model, task, seed=seed, dropout=dropout, first_guess=first_guess, label_names=label_names)

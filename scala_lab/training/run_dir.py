@@ -1,8 +1,7 @@
-"""The folder of a run: locked by one process, never mixed with another run; its record, checkpoint and state.
+"""The folder of a run: one process writes to it, and it is complete at any moment, even after kill -9.
 
-What a run leaves on disk: the model anyone can load, and the state to go on from.
-
-The folder of a run: claimed by one process, never mixed with another run, readable at any moment.
+`run.json` is the record, `metrics.jsonl` has a line per step, `checkpoint/` is the trained model, `state/` what an
+interrupted run resumes from.
 """
 
 from __future__ import annotations
@@ -24,102 +23,10 @@ import torch
 from scala_lab.config import RunSpec, differences
 from scala_lab.errors import UserError
 from scala_lab.files import nan_to_null, new_folder, write_json
-from scala_lab.training.progress import open_events
+from scala_lab.training.progress import add_events, open_events
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-
-def save_checkpoint(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write what `AutoModelForSequenceClassification.from_pretrained` loads, tokenizer included."""
-    with new_folder(folder) as temporary:
-        model.save_pretrained(temporary, safe_serialization=True)
-        _with_pad_token(tokenizer, model).save_pretrained(temporary)
-
-
-def _with_pad_token(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> PreTrainedTokenizerBase:
-    """The tokenizer; one without a pad token as a copy that has the model's, so that both pad alike."""
-    pad_token = model.config.get_text_config().pad_token_id
-    if tokenizer.pad_token_id is not None or pad_token is None:
-        return tokenizer
-    padded = copy.deepcopy(tokenizer)
-    padded.pad_token = padded.convert_ids_to_tokens(pad_token)
-    return padded
-
-
-def save_state(
-    folder: Path, step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer, position: dict[str, Any]
-) -> None:
-    """Write weights, optimizer state and position after a step; only then drop the state before it.
-
-    Args:
-        folder: The run's `state/`; each state is a sub-folder named by its step, complete or absent.
-        step: Steps done.
-        model: Weights are stored under their names.
-        optimizer: Its tensors are stored under `number.name`; plain numbers go into the position file.
-        position: Whatever else is needed to go on, as JSON.
-    """
-    from safetensors.torch import save_file
-
-    state = optimizer.state_dict()["state"]
-    tensors = {f"{number}.{name}": value for number, entry in state.items() for name, value in entry.items()}
-    numbers = {name: value for name, value in tensors.items() if not isinstance(value, torch.Tensor)}
-    tensors = {name: value.contiguous() for name, value in tensors.items() if isinstance(value, torch.Tensor)}
-    with new_folder(folder / f"{step:08d}") as temporary:
-        weights = {name: value.contiguous() for name, value in _weights(model).items()}
-        save_file(weights, temporary / "weights.safetensors")
-        save_file(tensors, temporary / "optimizer.safetensors")
-        (temporary / "position.json").write_text(json.dumps({**position, "optimizer_numbers": numbers}))
-    for outdated in folder.iterdir():
-        if outdated.name != f"{step:08d}":
-            shutil.rmtree(outdated, ignore_errors=True)
-
-
-def load_state(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Restore weights and optimizer in place; returns the position."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        position: dict[str, Any] = json.loads((folder / "position.json").read_text())
-        weights = load_file(folder / "weights.safetensors")
-        tensors: dict[str, Any] = dict(load_file(folder / "optimizer.safetensors"))
-        tensors.update(position.pop("optimizer_numbers"))
-        if set(weights) != set(_weights(model)):
-            raise ValueError("its weights are those of another model")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
-        raise UserError(
-            f"the saved state in {folder} is cut short or damaged ({error}): delete that folder to start the run again"
-        ) from None
-    with torch.no_grad():
-        for name, tensor in _weights(model).items():
-            tensor.copy_(weights[name])
-    state: dict[int, dict[str, Any]] = {}
-    for key, value in tensors.items():
-        number, _, name = key.partition(".")
-        state.setdefault(int(number), {})[name] = value
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
-    return position
-
-
-def latest_state(folder: Path) -> Path | None:
-    """The newest complete state of a run, or None."""
-    states = sorted(path for path in folder.glob("[0-9]*") if path.is_dir())
-    return states[-1] if states else None
-
-
-def drop_state(folder: Path) -> None:
-    """Remove the state of a run that has ended."""
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers by name, each tensor once (tied ones share a name)."""
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
-
-
-class FolderInUse(UserError):
-    """Another process is training in the folder."""
 
 
 @dataclass(frozen=True)
@@ -155,12 +62,16 @@ class RunResult:
         return self.status in ("finished", "diverged")
 
 
+REQUIRED = {"id", "name", "status", "spec", "fingerprints", "metrics", "steps", "steps_done", "skipped_rows"}
+"""Entries that every `run.json` has."""
+
+
 def read_run(folder: Path) -> RunResult | None:
-    """The run in a folder, or None if there is none."""
+    """Read the run in a folder; None if there is none."""
     file = folder / "run.json"
     try:
         record = json.loads(file.read_bytes())
-        missing = sorted(_ALWAYS_THERE - set(record))
+        missing = sorted(REQUIRED - set(record))
         if missing:
             raise UserError(f"it has no {missing[0]!r}")
         RunSpec.from_dict(record["spec"])
@@ -173,11 +84,8 @@ def read_run(folder: Path) -> RunResult | None:
     return RunResult(folder, record)
 
 
-_ALWAYS_THERE = {"id", "name", "status", "spec", "fingerprints", "metrics", "steps", "steps_done", "skipped_rows"}
-
-
 def check_folder(folder: Path, spec: RunSpec, resume: bool) -> RunResult | None:
-    """Make sure that a run may go into a folder; returns the run that is there already, if it is the same.
+    """Check that a run may go into a folder; return the run that is there already, if it is the same.
 
     Raises:
         UserError: The folder holds another run, something else, or this run unfinished and `resume` is off.
@@ -189,10 +97,8 @@ def check_folder(folder: Path, spec: RunSpec, resume: bool) -> RunResult | None:
             raise UserError(f"{folder} is not empty and holds no run: choose another --out")
         return None
     if present.record["id"] != spec.run_id:
-        changed = (
-            "; ".join(differences(present.spec, spec.resolved()))
-            or "made by another version, or the model folder is gone"
-        )
+        changed = "; ".join(differences(present.spec, spec.resolved()))
+        changed = changed or "made by another version, or the model folder is gone"
         raise UserError(f"{folder} holds another run ({changed}): choose another --out")
     if not present.ended and not resume:
         raise UserError(
@@ -203,26 +109,31 @@ def check_folder(folder: Path, spec: RunSpec, resume: bool) -> RunResult | None:
 
 
 def check_inputs(present: RunResult, fingerprints: dict[str, str]) -> None:
-    """Make sure that a run that is there already was on the same data and model, whatever they are called."""
-    for what, value in fingerprints.items():
-        if present.record["fingerprints"].get(what) != value:
-            raise UserError(f"{present.folder} holds a run of the same spec on another {what}: choose another --out")
+    """Check that the run in a folder was on the same data and model, whatever they are called."""
+    for name, value in fingerprints.items():
+        if present.record["fingerprints"].get(name) != value:
+            raise UserError(f"{present.folder} holds a run of the same spec on another {name}: choose another --out")
 
 
 def check_writable(folder: Path) -> None:
     """Refuse a folder that could not be made or written to, before there is anything to write."""
-    place = folder
-    while not os.path.lexists(place) and place != place.parent:
-        place = place.parent
-    if not place.is_dir():
-        raise UserError(f"{place} is a file: --out takes a folder" + (f", not {folder}" if place != folder else ""))
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise UserError(f"--out {folder}: {place} cannot be written to")
+    existing = folder
+    while not os.path.lexists(existing) and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir():
+        instead = f", not {folder}" if existing != folder else ""
+        raise UserError(f"{existing} is a file: --out takes a folder{instead}")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"--out {folder}: {existing} cannot be written to")
+
+
+class FolderInUse(UserError):
+    """Another process is training in the folder."""
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a run's folder; the system lets go of the lock when the process ends, however it ends."""
+    """Lock a run's folder for a block; the system releases the lock when the process ends, however it ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = (folder / ".lock").open("a")
@@ -233,13 +144,13 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise FolderInUse(f"another process is training in {folder}") from None
-        for unfinished in (*folder.glob(".run.json.*"), *folder.glob(".checkpoint.*")):  # a killed run's half writes
-            shutil.rmtree(unfinished) if unfinished.is_dir() else unfinished.unlink()
+        for partial in (*folder.glob(".run.json.*"), *folder.glob(".checkpoint.*")):  # what a killed run was writing
+            shutil.rmtree(partial) if partial.is_dir() else partial.unlink()
         yield
 
 
 def written_at(folder: Path) -> int | None:
-    """When a run's record was last written, None where there is none: whether an attempt has got as far as that."""
+    """When a run's record was last written; None where there is none."""
     try:
         return (folder / "run.json").stat().st_mtime_ns
     except OSError:
@@ -247,12 +158,9 @@ def written_at(folder: Path) -> int | None:
 
 
 def record_failure(folder: Path, error: str, first_record: dict[str, Any] | None = None) -> None:
-    """Write into a run's record that it failed and why, unless another process is training in the folder by now.
+    """Record that a run failed and why, unless another process is training in the folder by now.
 
-    Args:
-        folder: The run's.
-        error: Why.
-        first_record: To write if there is none yet.
+    If there is no record yet, `first_record` becomes it.
     """
     with suppress(UserError), locked(folder):
         present = read_run(folder)
@@ -262,7 +170,7 @@ def record_failure(folder: Path, error: str, first_record: dict[str, Any] | None
 
 
 class RunWriter:
-    """Writes a run's record and its metrics as it goes."""
+    """Writes a run's record and its metrics while it trains."""
 
     def __init__(self, folder: Path, record: dict[str, Any]) -> None:
         self.folder = folder
@@ -274,10 +182,15 @@ class RunWriter:
         write_json(self.folder / "run.json", self.record)
 
     def start_log(self, steps_done: int, tensorboard: bool) -> None:
-        """Open metrics.jsonl after cutting off lines of steps that will be done again, or were half written."""
+        """Open metrics.jsonl after cutting off lines that are damaged or whose steps will be done again."""
         file = self.folder / "metrics.jsonl"
         self._log = file.open("r+b" if file.is_file() else "w+b")
-        self._log.truncate(_length_up_to(self._log.read(), steps_done))
+        length = 0
+        for line in self._log.read().splitlines(keepends=True):
+            if not line.endswith(b"\n") or not _step(line) <= steps_done:
+                break
+            length += len(line)
+        self._log.truncate(length)
         self._log.seek(0, os.SEEK_END)
         self._events = open_events(self.folder / "tensorboard", steps_done) if tensorboard else None
 
@@ -286,32 +199,97 @@ class RunWriter:
         self._log.write(json.dumps(nan_to_null(line), allow_nan=False).encode() + b"\n")
         self._log.flush()
         if self._events is not None:
-            self._events.add(line)
+            add_events(self._events, line)
 
     def sync_log(self) -> None:
-        """Make sure the lines are on disk before a state says that their steps are done."""
+        """Flush the lines to disk, before a state says that their steps are done."""
         os.fsync(self._log.fileno())
 
     def close_log(self) -> None:
-        """Close metrics.jsonl."""
+        """Close metrics.jsonl and the TensorBoard events."""
         self._log.close()
         if self._events is not None:
             self._events.close()
 
 
-def _length_up_to(log: bytes, steps: int) -> int:
-    """Bytes of the complete lines up to a step."""
-    length = 0
-    for line in log.splitlines(keepends=True):
-        if not line.endswith(b"\n") or not _step(line) <= steps:
-            break
-        length += len(line)
-    return length
-
-
 def _step(line: bytes) -> float:
-    """The step of a line, nan if the line is damaged."""
+    """The step of a line of metrics.jsonl, nan if the line is damaged."""
     try:
         return json.loads(line)["step"]
     except (ValueError, TypeError, KeyError):
         return math.nan
+
+
+def save_checkpoint(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write what `AutoModelForSequenceClassification.from_pretrained` loads, tokenizer included.
+
+    A tokenizer without a pad token is saved with the model's, so that both pad alike.
+    """
+    pad_token = model.config.get_text_config().pad_token_id
+    if tokenizer.pad_token_id is None and pad_token is not None:
+        tokenizer = copy.deepcopy(tokenizer)
+        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(pad_token)
+    with new_folder(folder) as temporary:
+        model.save_pretrained(temporary, safe_serialization=True)
+        tokenizer.save_pretrained(temporary)
+
+
+def save_state(
+    folder: Path, step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer, position: dict[str, Any]
+) -> None:
+    """Write weights, optimizer state and position after a step; only then delete the state before it.
+
+    Each state is a sub-folder of `state/` named by its step, complete or absent. Tensors of the optimizer are stored as
+    `index.name`; its plain numbers go into the position file, with whatever else is needed to go on.
+    """
+    from safetensors.torch import save_file
+
+    state = optimizer.state_dict()["state"]
+    values = {f"{index}.{name}": value for index, entry in state.items() for name, value in entry.items()}
+    numbers = {name: value for name, value in values.items() if not isinstance(value, torch.Tensor)}
+    tensors = {name: value.contiguous() for name, value in values.items() if isinstance(value, torch.Tensor)}
+    with new_folder(folder / f"{step:08d}") as temporary:
+        weights = {name: value.contiguous() for name, value in _weights(model).items()}
+        save_file(weights, temporary / "weights.safetensors")
+        save_file(tensors, temporary / "optimizer.safetensors")
+        (temporary / "position.json").write_text(json.dumps({**position, "optimizer_numbers": numbers}))
+    for outdated in folder.iterdir():
+        if outdated.name != f"{step:08d}":
+            shutil.rmtree(outdated, ignore_errors=True)
+
+
+def load_state(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Restore weights and optimizer in place; return the position."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        position: dict[str, Any] = json.loads((folder / "position.json").read_text())
+        weights = load_file(folder / "weights.safetensors")
+        values: dict[str, Any] = dict(load_file(folder / "optimizer.safetensors"))
+        values.update(position.pop("optimizer_numbers"))
+        if set(weights) != set(_weights(model)):
+            raise ValueError("its weights are those of another model")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        raise UserError(
+            f"the saved state in {folder} is cut short or damaged ({error}): delete that folder to start the run again"
+        ) from None
+    with torch.no_grad():
+        for name, tensor in _weights(model).items():
+            tensor.copy_(weights[name])
+    state: dict[int, dict[str, Any]] = {}
+    for key, value in values.items():
+        index, _, name = key.partition(".")
+        state.setdefault(int(index), {})[name] = value
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    return position
+
+
+def latest_state(folder: Path) -> Path | None:
+    """The newest complete state of a run, or None."""
+    return max((path for path in folder.glob("[0-9]*") if path.is_dir()), default=None)
+
+
+def _weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by name, each tensor once (tied ones share a name)."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}

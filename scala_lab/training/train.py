@@ -1,9 +1,10 @@
-"""`train(spec)`: check everything, start workers if needed, run, leave a complete folder."""
+"""`train(spec)`: check everything, train here or in several workers, leave a complete run folder."""
 
 from __future__ import annotations
 
+import shutil
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -16,23 +17,26 @@ from scala_lab.models.loading import locate_model
 from scala_lab.optim.lamb import Lamb
 from scala_lab.processes import orphaned
 from scala_lab.training.distributed import (
+    Fault,
+    WorkerFailure,
     WorkerLauncher,
     check_devices,
     join_world,
-    launch_workers,
+    raise_failure,
     started_by_launcher,
+    try_workers,
     warn_of_crowded_cores,
 )
 from scala_lab.training.precision import matrix_products
 from scala_lab.training.preparation import Prepared, load_model, prepare
-from scala_lab.training.progress import ConsoleReporter, Silent
+from scala_lab.training.progress import RunBar
 from scala_lab.training.run_dir import (
     RunResult,
     RunWriter,
     check_folder,
     check_inputs,
-    drop_state,
     locked,
+    read_run,
     record_failure,
     save_checkpoint,
     written_at,
@@ -52,8 +56,9 @@ def train(
 ) -> RunResult:
     """Train a run and return its record.
 
-    A run that already ended in `out` is not trained again. Nothing is written before the spec, the data, the
-    model and the folder have been checked.
+    A run that already ended in `out` is not trained again. Nothing is written before the spec, the data, the model
+    and the folder have been checked. A spec with several workers is trained by processes that this one starts, except
+    in a process that torchrun started, which is one of the workers itself.
 
     Args:
         spec: What to run.
@@ -69,31 +74,62 @@ def train(
         >>> result.metrics["dev"]["accuracy"]  # doctest: +SKIP
     """
     spec = spec.resolved()
-    locate_model(spec.encoder.model)  # first, because a run's id asks whether the model is a folder
+    locate_model(spec.encoder.model)  # before the run's id, which depends on whether the model is a folder
     folder = Path(out) if out is not None else Path("runs") / spec.name
-    present = check_folder(folder, spec, resume)
-    prepared = prepare(spec)
-    if present is not None:
-        check_inputs(present, prepared.fingerprints)
-        if present.ended:
-            return present
-    check_noise_starts(spec, len(prepared.train))
-    options = RunOptions(progress, save_every, tensorboard)
+    options = RunOptions(resume, progress, save_every, tensorboard)
     if spec.machine.workers > 1 and not started_by_launcher():
-        check_devices(spec)
-        load_model(spec, prepared)  # each worker loads it again; here a fault in it is found before any is started
-        first_record = _first_record(spec, prepared)
-        return launch_workers(spec, folder, {**vars(options), "resume": resume}, first_record, launcher)
-    before = written_at(folder)
+        return _train_in_workers(spec, folder, options, launcher)
+    return train_worker(spec, folder, options)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Arguments of `train` that do not change the result."""
+
+    resume: bool = False
+    progress: bool = False
+    save_every: float = 60.0
+    tensorboard: bool = False
+
+
+def _train_in_workers(spec: RunSpec, folder: Path, options: RunOptions, launcher: WorkerLauncher | None) -> RunResult:
+    """Start workers that each run `train_worker`, and return what they left in the folder.
+
+    When they fail, the run's record says which worker it was and why.
+    """
+    prepared, present = _check_run(spec, folder, options.resume)
+    if present is not None and present.ended:
+        return present
+    check_devices(spec)
+    load_model(spec, prepared)  # each worker loads it again; here an error in it is found before any is started
+    first_record, written_before = _first_record(spec, prepared), written_at(folder)
+    job = {"spec": spec.to_dict(), "out": str(folder), "options": asdict(options)}
+    fault = try_workers("scala_lab.training.worker", job, spec.machine, launcher)
+    result = read_run(folder)
+    if fault is not None and (result is None or not result.ended):
+        if fault.user_error is None or written_at(folder) != written_before:  # wrong input leaves a run as it was
+            record_failure(folder, fault.sentence, first_record)
+        raise_failure(fault, folder)
+    if result is None:
+        raise WorkerFailure(Fault(f"the workers left no run in {folder}"))
+    return result
+
+
+def train_worker(spec: RunSpec, folder: Path, options: RunOptions) -> RunResult:
+    """Train a resolved spec in this process, as its only worker or as one of those that a launcher started."""
+    prepared, present = _check_run(spec, folder, options.resume)
+    if present is not None and present.ended:
+        return present
+    written_before = written_at(folder)
     world = join_world(spec)
     try:
         with torch.random.fork_rng(devices=[]), matrix_products(spec.machine.precision):
             training = Training(spec, prepared, world)
             with locked(folder) if world.leads else nullcontext():
-                return _train_here(training, folder, options)
+                return _run(training, folder, options)
     except Exception as error:
         fault = world.fail(error)
-        begun = written_at(folder) != before  # what is found wrong before that leaves no run
+        begun = written_at(folder) != written_before  # an error before that leaves no run
         if world.leads and not orphaned() and (begun or (world.size > 1 and fault.user_error is None)):
             record_failure(folder, fault.sentence, _first_record(spec, prepared))
         raise
@@ -101,38 +137,48 @@ def train(
         world.leave()
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """What changes nothing in the result."""
+def _check_run(spec: RunSpec, folder: Path, resume: bool) -> tuple[Prepared, RunResult | None]:
+    """Check model, folder, data and spec; return the data, and the same run if the folder holds it already."""
+    locate_model(spec.encoder.model)
+    present = check_folder(folder, spec, resume)
+    prepared = prepare(spec)
+    if present is not None:
+        check_inputs(present, prepared.fingerprints)
+    if present is None or not present.ended:
+        check_noise_starts(spec, len(prepared.train))
+    return prepared, present
 
-    progress: bool
-    save_every: float
-    tensorboard: bool
 
-
-def _train_here(training: Training, folder: Path, options: RunOptions) -> RunResult:
-    """This worker's part: train, then on the first worker write the checkpoint and the record."""
+def _run(training: Training, folder: Path, options: RunOptions) -> RunResult:
+    """Train to the end; on the first worker also write the checkpoint and the record."""
     spec, prepared, world = training.spec, training.data, training.world
     training.restore(folder / "state")
     writer = RunWriter(folder, _first_record(spec, prepared)) if world.leads else None
     if writer is not None:
-        writer.update(**_training_record(training))
+        writer.update(
+            learning_rate=training.rate,
+            pga=training.pga,
+            admission=training.admission.record(),
+            steps_done=training.progress.steps_done,
+            parameters=sum(parameter.numel() for parameter in training.model.parameters()),
+        )
         writer.start_log(training.progress.steps_done, options.tensorboard)
-    if options.progress and world.leads:
+    title, shown = f"{spec.recipe.method} {spec.data.task}", options.progress and world.leads
+    if shown:
         warn_of_crowded_cores(spec)
     try:
-        with ConsoleReporter() if options.progress and world.leads else Silent() as reporter:
-            reporter.begin(f"{spec.recipe.method} {spec.data.task}", training.steps, training.progress.steps_done)
-            finite = training.run(writer, reporter, options.save_every)
+        with RunBar(title, training.steps, training.progress.steps_done, shown) as bar:
+            finite = training.run(writer, bar, options.save_every)
     finally:
         if writer is not None:
             writer.close_log()
+    status = "finished" if finite else "diverged"
     if writer is None:
-        return RunResult(folder, {"status": "finished" if finite else "diverged", "metrics": {}})
+        return RunResult(folder, {"status": status, "metrics": {}})
     if finite:
         save_checkpoint(folder / "checkpoint", training.model, prepared.tokenizer)
-    writer.update(status="finished" if finite else "diverged", **_final_record(training))
-    drop_state(folder / "state")
+    writer.update(status=status, **_final_record(training))
+    shutil.rmtree(folder / "state", ignore_errors=True)
     return RunResult(folder, writer.record)
 
 
@@ -155,22 +201,12 @@ def _first_record(spec: RunSpec, prepared: Prepared) -> dict[str, Any]:
         "skipped_rows": prepared.skipped_rows,
         "metrics": {},
         "environment": describe_environment(),
-        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-    }
-
-
-def _training_record(training: Training) -> dict[str, Any]:
-    """What is known once the model is there and the saved state is read."""
-    return {
-        "learning_rate": training.rate,
-        "pga": training.pga,
-        "admission": training.admission.record(),
-        "steps_done": training.progress.steps_done,
-        "parameters": sum(parameter.numel() for parameter in training.model.parameters()),
+        "started": _utc_now(),
     }
 
 
 def _final_record(training: Training) -> dict[str, Any]:
+    """What is known at the end."""
     progress = training.progress
     counts = {"noised_samples": progress.noised, "skipped_noise": progress.skipped}
     if training.loss_scale is not None:
@@ -192,5 +228,9 @@ def _final_record(training: Training) -> dict[str, Any]:
             "phases": training.phases(),
         },
         "peak_memory_bytes": peak_memory_bytes(),
-        "ended": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "ended": _utc_now(),
     }
+
+
+def _utc_now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -185,14 +185,14 @@ def test_failed_run_says_so_in_its_record_and_can_go_on(run, monkeypatch):
 
 FAKE_WORKER = """#!{python}
 import json, os, pathlib, signal, sys, time
-complaints = pathlib.Path(json.loads(sys.argv[3])["complaints"])
+errors = pathlib.Path(json.loads(sys.argv[3])["errors"])
 if os.environ["RANK"] == "0":
     time.sleep(60)
 if {killed}:
     os.kill(os.getpid(), signal.SIGKILL)
 trace = "Traceback (most recent call last):\\nValueError: broken\\n"
 fault = {{"rank": 1, "kind": "own fault", "sentence": "ValueError: broken", "trace": trace}}
-(complaints / "1.json").write_text(json.dumps(fault))
+(errors / "1.json").write_text(json.dumps(fault))
 sys.exit(1)
 """
 

@@ -1,4 +1,4 @@
-"""A small encoder, a micro-batch and a moment, for tests of step functions."""
+"""A small encoder, a micro-batch and a step context, for tests of step functions."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def make_batch(rows=range(4), classes: int = 2, length: int | None = None, share
     rows = list(rows)
     length = length or max(LENGTHS[row] for row in rows)
     ids = torch.zeros(len(rows), length, dtype=torch.long)
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         rng = torch.Generator().manual_seed(row)
-        ids[place, : LENGTHS[row]] = torch.randint(5, 45, (LENGTHS[row],), generator=rng)
+        ids[index, : LENGTHS[row]] = torch.randint(5, 45, (LENGTHS[row],), generator=rng)
     inputs = {"input_ids": ids, "attention_mask": (ids != 0).long(), "token_type_ids": torch.zeros_like(ids)}
     labels = torch.tensor([row % classes for row in rows]) if classes else torch.tensor([0.5 * row for row in rows])
     return MicroBatch(inputs, labels, torch.tensor(rows), share, regression=classes == 0)
@@ -51,7 +51,7 @@ def make_step(method: str = "scala", **options):
 
 
 def step_context(epoch: float = 0.0, step: int = 3, part: int = 0) -> StepContext:
-    """A moment of a run with seed 7."""
+    """The context of a step of a run with seed 7."""
     return StepContext(seed=7, step=step, epoch=epoch, part=part, clock=Clock())
 
 

@@ -30,13 +30,13 @@ def rewritten(encoder, batch, k, norm, adv_lr, init, max_norm):
             logits = model(inputs_embeds=embeddings + delta, attention_mask=torch.ones_like(ids)).logits
             loss = functional.cross_entropy(logits, batch.labels[sample : sample + 1])
             names = dict(model.named_parameters())
-            found = torch.autograd.grad(loss, [delta, *names.values()], allow_unused=True)
-            for name, gradient in zip(names, found[1:], strict=True):
+            gradients = torch.autograd.grad(loss, [delta, *names.values()], allow_unused=True)
+            for name, gradient in zip(names, gradients[1:], strict=True):
                 if gradient is not None:
                     total[name] += gradient / (k * len(LENGTHS))
             if turn == k - 1:
                 break
-            g, delta = found[0], delta.detach()
+            g, delta = gradients[0], delta.detach()
             if norm == "l2":
                 delta = delta + adv_lr * g / max(float(g.norm()), 1e-8)
                 if max_norm > 0 and float(delta.norm()) > max_norm:

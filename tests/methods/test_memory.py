@@ -12,7 +12,7 @@ from tests.methods.live_bytes import LiveBytes
 from tests.methods.small import make_encoder, make_step, step_context
 from tests.tiny import save_tiny_model
 
-MOST = 1.1
+MAX_RATIO = 1.1
 """Peak of a step with noise over that of a plain one."""
 SAMPLES, LENGTH, WIDTH = 16, 32, 64
 
@@ -45,8 +45,8 @@ def peak(step, folder, classes, autocast=None, change=None):
     weights = [*encoder.model.parameters(), *encoder.model.buffers()]
     gradients = [parameter.grad for parameter in encoder.model.parameters()]
     with LiveBytes([*weights, *gradients, *batch.inputs.values(), batch.labels, batch.samples]) as live:
-        found = step(encoder, batch, step_context())
-    return live.peak, samples, found
+        sums = step(encoder, batch, step_context())
+    return live.peak, samples, sums
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +74,9 @@ NOISY = {
 @pytest.mark.parametrize("name", NOISY)
 def test_noise_takes_a_tenth_more_at_most(deep_bert, plain_peaks, name, classes):
     method, options = NOISY[name]
-    bytes_, samples, found = peak(make_step(method, **options), deep_bert, classes)
-    assert found[STATISTICS.index("noised")] == samples >= SAMPLES / 2
-    assert bytes_ <= MOST * plain_peaks[classes]
+    bytes_, samples, sums = peak(make_step(method, **options), deep_bert, classes)
+    assert sums[STATISTICS.index("noised")] == samples >= SAMPLES / 2
+    assert bytes_ <= MAX_RATIO * plain_peaks[classes]
 
 
 @pytest.mark.parametrize(("name", "classes", "share"), [("fused", 2, 1.0), ("fused", 3, 7 / 8), ("R-Drop", 2, 0.5)])
@@ -108,14 +108,14 @@ def test_noise_that_is_not_finite_takes_no_more(deep_bert, plain_peaks):
 
         encoder._run = broken
 
-    bytes_, _, found = peak(make_step("gaussian"), deep_bert, 2, change=break_first_adversarial_pass)
-    assert found[STATISTICS.index("skipped")] == SAMPLES
-    assert bytes_ <= MOST * plain_peaks[2]
+    bytes_, _, sums = peak(make_step("gaussian"), deep_bert, 2, change=break_first_adversarial_pass)
+    assert sums[STATISTICS.index("skipped")] == SAMPLES
+    assert bytes_ <= MAX_RATIO * plain_peaks[2]
 
 
 def test_inner_passes_in_float32_take_no_more_than_a_plain_step_in_float32(deep_bert, plain_peaks):
     bytes_, _, _ = peak(make_step("scala", pga="exact"), deep_bert, 2, autocast=torch.bfloat16)
-    assert bytes_ <= MOST * plain_peaks[2]
+    assert bytes_ <= MAX_RATIO * plain_peaks[2]
 
 
 def test_what_a_graph_keeps_is_counted_until_its_backward():

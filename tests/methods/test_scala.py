@@ -8,7 +8,7 @@ import torch
 
 from scala_lab.methods.base import STATISTICS, output_divergence, task_loss
 from scala_lab.methods.recipes import RECIPES
-from scala_lab.methods.scala import _finite
+from scala_lab.methods.scala import _is_finite
 from tests.methods.small import LENGTHS, flat_gradient, make_batch, make_encoder, make_step, step_context
 
 SCALA_RECIPES = [name for name, recipe in RECIPES.items() if recipe.step == "scala"]
@@ -18,7 +18,7 @@ def noise(step, encoder, batch, context=None):
     with torch.no_grad():
         e = encoder.embed(batch.inputs)
         gamma = encoder.logits(e, batch.inputs)
-    return step._select_noise(encoder, batch, e, gamma, context or step_context())[0]
+    return step._ascend(encoder, batch, context or step_context(), e, gamma)[0]
 
 
 @pytest.mark.parametrize("classes", [0, 2, 3])
@@ -30,7 +30,7 @@ def test_inner_gradient_against_central_differences(tiny_bert, classes, target):
     gamma = encoder.logits(e, batch.inputs).detach()
     rng = torch.Generator().manual_seed(0)
     delta = torch.randn(e.shape, generator=rng, dtype=e.dtype) * 0.05 * batch.mask_BL1
-    found = step._inner_gradient(encoder, batch, e, gamma, delta, step_context(), 0)
+    g = step._exact_gradient(encoder, batch, step_context(), e + delta, gamma, 0)
 
     def raised(noise):
         with torch.no_grad():
@@ -44,7 +44,7 @@ def test_inner_gradient_against_central_differences(tiny_bert, classes, target):
         bump = torch.zeros_like(delta)
         bump[sample, token, width] = h
         expected = (raised(delta + bump) - raised(delta - bump)) / (2 * h)
-        assert float(found[sample, token, width]) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+        assert float(g[sample, token, width]) == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
 def test_inner_gradient_leaves_the_weights_alone(tiny_bert):
@@ -111,8 +111,8 @@ def test_without_noise_term_it_is_the_plain_step_to_the_bit(tiny_bert, method, o
 def test_after_the_delay_the_noise_term_is_there(tiny_bert):
     plain, scala = (make_encoder(tiny_bert) for _ in range(2))
     make_step("lamb")(plain, make_batch(), step_context(epoch=2.0))
-    found = make_step("scala-effective", delay=2.0, omega=0.1, rho=0.1)(scala, make_batch(), step_context(epoch=2.0))
-    assert found[STATISTICS.index("noised")] == 4
+    sums = make_step("scala-effective", delay=2.0, omega=0.1, rho=0.1)(scala, make_batch(), step_context(epoch=2.0))
+    assert sums[STATISTICS.index("noised")] == 4
     assert not torch.allclose(flat_gradient(plain), flat_gradient(scala), rtol=1e-3)
 
 
@@ -126,7 +126,7 @@ def test_a_settled_run_has_noise_before_the_delay(tiny_bert):
 @pytest.mark.parametrize("label_gradient", [False, True])
 @pytest.mark.parametrize("classes", [0, 2, 3])
 def test_gradient_is_that_of_the_written_objective(tiny_bert, classes, label_gradient):
-    """The whole step against autograd on f + lambda * r with the noise held fixed."""
+    """The whole step against autograd on f + lambda * r with the noise fixed."""
     encoder, batch = make_encoder(tiny_bert, classes), make_batch(classes=classes)
     step = make_step("scala-effective", rho=0.05, omega=0.05, lambda_=3.0, label_gradient=label_gradient)
     delta = noise(step, encoder, batch)
@@ -149,9 +149,9 @@ def test_gradient_is_that_of_the_written_objective(tiny_bert, classes, label_gra
 
 def dropout_disagreement(folder, masks):
     encoder = make_encoder(folder, dropout=0.3)
-    found = make_step("two-draws", masks=masks)(encoder, make_batch(), step_context())
+    sums = make_step("two-draws", masks=masks)(encoder, make_batch(), step_context())
     assert encoder.model.training
-    return found[STATISTICS.index("divergence")]
+    return sums[STATISTICS.index("divergence")]
 
 
 def test_masks(tiny_bert):
@@ -174,9 +174,9 @@ def test_a_sample_whose_noise_is_not_finite_is_left_out_and_counted(tiny_bert, w
         return logits * torch.tensor([1.0, float("inf"), 1.0, 1.0]).view(-1, 1) if noisy else logits
 
     monkeypatch.setattr(encoder, "_run", faulty)
-    found = step(encoder, batch, step_context())
-    assert found[STATISTICS.index("noised")] == 3
-    assert found[STATISTICS.index("skipped")] == 1
+    sums = step(encoder, batch, step_context())
+    assert sums[STATISTICS.index("noised")] == 3
+    assert sums[STATISTICS.index("skipped")] == 1
     gradient = flat_gradient(encoder)
     assert gradient.isfinite().all()
 
@@ -196,9 +196,9 @@ def test_options_of_the_step_are_those_of_the_registry():
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("place", [0, 5, 383, 9215])
-def test_a_sample_is_finite_if_all_of_its_values_are(value, place):
+@pytest.mark.parametrize("index", [0, 5, 383, 9215])
+def test_a_sample_is_finite_if_all_of_its_values_are(value, index):
     values = torch.zeros(3, 24, 384)
-    values[1].view(-1)[place] = value
+    values[1].view(-1)[index] = value
     values[2, 3, 7] = torch.finfo(torch.float32).max
-    assert _finite(values).tolist() == [True, False, True]
+    assert _is_finite(values).tolist() == [True, False, True]

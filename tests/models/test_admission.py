@@ -10,7 +10,6 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from scala_lab.cli import main
-from scala_lab.commands.architectures import compare_architecture
 from scala_lab.config import RunSpec
 from scala_lab.data.tasks import Task
 from scala_lab.data.tokens import TokenSplit
@@ -53,7 +52,7 @@ def padded_with_one(model_type, **changes):
         ("doge", "none", False),  # chooses keys by a score, padding among them
     ],
 )
-def test_the_fastest_exact_way_is_taken(model_type, side, narrow):
+def test_the_fastest_exact_settings_are_taken(model_type, side, narrow):
     admission = admit(padded_with_one(model_type), make_rows(), 1, model_type)
     assert admission.padding.side == side
     assert (admission.narrowing != Narrowing()) == narrow
@@ -94,7 +93,7 @@ def test_dropout_is_seen_by_what_the_model_does(model_type, dropout):
     assert admit(model, make_rows(), 1, model_type).stochastic == (dropout > 0)
 
 
-def test_dropout_that_is_asked_for_is_set_by_every_name(tmp_path):
+def test_the_dropout_of_the_flag_is_set_by_every_name(tmp_path):
     folder = save_tiny(tmp_path / "gpt2", "gpt2", dropout=0.1)
     config = load_classifier(str(folder), Task("own", ("text",), "label", ("no", "yes")), dropout=0.3).config
     assert (config.resid_pdrop, config.embd_pdrop, config.attn_pdrop) == (0.3, 0.3, 0.3)
@@ -124,30 +123,6 @@ def test_what_cannot_be_confirmed_is_refused_in_a_sentence(sentence):
         rows.ids[rows.offsets[1:] - 1] = 2  # every row ends as encoder-decoders want it
     with pytest.raises(UserError, match=sentence):
         admit(REFUSED[sentence](), rows, 1, "model")
-
-
-@pytest.mark.parametrize(
-    "model_type", ["gpt2", "llama", "qwen2", "mistral", "opt", "gemma", "gpt_neox", "bloom", "phi"]
-)
-def test_decoders_equal_the_stock_model(model_type):
-    assert [one.use for one in compare_architecture(model_type) if not one.equal] == []
-
-
-@pytest.mark.parametrize(
-    "model_type", ["modernbert", "deberta-v2", "xlnet", "esm", "mixtral", "convbert", "longformer"]
-)
-def test_other_architectures_equal_the_stock_model(model_type):
-    assert [one.use for one in compare_architecture(model_type) if not one.equal] == []
-
-
-def test_the_command_prints_the_table_and_the_sentence(tmp_path, capfd):
-    assert main(["architectures", "bert", "ibert", "--markdown", str(tmp_path / "table.md")]) == 0
-    table = (tmp_path / "table.md").read_text()
-    assert "2 architectures, 1 equal to stock" in table
-    assert "| bert | equal to stock (" in table
-    assert "| ibert | refused (" in table
-    assert main(["architectures", "brt"]) == 2
-    assert "no classifier of type 'brt'" in capfd.readouterr().err
 
 
 def decoder_spec(folder, rows, **changes):

@@ -15,8 +15,8 @@ from tests.report.made_up import made_up_records
 STUDY = """
 import pandas as pd
 from scala_lab.study.verdicts import Claim, above, record
-from scala_lab.report.style import new_figure, styled
-from scala_lab.statistics import Estimate
+from scala_lab.report.figures.style import new_figure, styled
+from scala_lab.study.statistics import Estimate
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
 
 def cells(profile):

@@ -36,9 +36,9 @@ def frame(rows, tasks=TASKS, seeds=SEEDS, noise=CLEAR, clock_noise=0.02):
     pairs = list(itertools.product(range(len(tasks)), seeds))
     for stream, row in enumerate(rows):
         luck, clock_luck = scatter(len(pairs), [stream, 0]), scatter(len(pairs), [stream, 1])
-        for number, (place, seed) in enumerate(pairs):
-            run = {"task": tasks[place], "seed": seed, **row}
-            run["score"] = 80 + 3 * place + row.get("score", 0.0) + noise * luck[number]
+        for number, (index, seed) in enumerate(pairs):
+            run = {"task": tasks[index], "seed": seed, **row}
+            run["score"] = 80 + 3 * index + row.get("score", 0.0) + noise * luck[number]
             if "train_seconds" in row:
                 run["train_seconds"] = row["train_seconds"] * math.exp(clock_noise * clock_luck[number])
             made.append(run)

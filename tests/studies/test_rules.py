@@ -31,8 +31,8 @@ for module in sorted(Path(__file__).parent.glob("*_cases.py")):
 def test_rule_finds_the_verdict_that_the_runs_were_made_for(claim_id, verdict):
     assert claim_id in CASES, f"no made-up runs for {claim_id}: add them to a file of cases beside this one"
     _, rule = RULES[claim_id]
-    found = rule(CASES[claim_id][verdict]())
-    assert found.verdict == verdict, [(part.statement, str(part.estimate), part.verdict) for part in found.parts]
+    judged = rule(CASES[claim_id][verdict]())
+    assert judged.verdict == verdict, [(part.statement, str(part.estimate), part.verdict) for part in judged.parts]
 
 
 @pytest.mark.parametrize("claim_id", sorted(RULES))

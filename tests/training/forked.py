@@ -78,4 +78,4 @@ def work(job: str, variables: dict[str, str], rank: int) -> None:
     os.environ.update(variables, LOCAL_RANK=str(rank), **{launcher.LAUNCHER: str(os.getppid())})
     launcher._STARTED_BY = os.getppid()
     set_fault(*variables["FAULT"].split())
-    worker.work(job, worker._train)
+    worker.work(job, worker.train_job)

@@ -1,1 +1,1 @@
-"""The grammar behind the embedded tasks and encoder, and the rows and text it makes."""
+"""The grammar behind the embedded tasks and the embedded encoder, and the rows and text generated from it."""

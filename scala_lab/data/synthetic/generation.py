@@ -1,17 +1,7 @@
-"""The rows of the embedded tasks, and text for pretraining, generated from a seeded grammar.
-
-The rows of the embedded tasks: five small relatives of GLUE tasks, generated from a seeded grammar.
+"""The rows of the embedded tasks, five small relatives of GLUE tasks, and text for pretraining, from a seeded grammar.
 
 Training rows carry a little label noise and seldom use a third of the content words. Held-out rows have no noise,
 nest deeper, combine more changes and use all words alike, so a pretrained encoder that knows the words is ahead.
-
-Text for pretraining: sentences of the grammar, alone and in pairs.
-
-A line is one sentence, or two with a tab between them. Of a pair it is known whether the second goes with the first:
-an opinion of like mind, a statement that follows, a sentence that answers the question, the same question in other
-words. Nearly half of these do not, and differ from those that do in meaning alone, so telling them apart is to
-understand both. A few pairs carry a connective instead (`therefore`, `perhaps`, ...), as text does: to guess it back
-is to know how the two relate.
 """
 
 from __future__ import annotations
@@ -22,225 +12,191 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scala_lab.data.synthetic import lexicon
 from scala_lab.data.synthetic.pairs import premise_and_hypothesis, question_and_sentence, question_pair, sentence_pair
 from scala_lab.data.synthetic.scenes import CONTRADICTION, ENTAILMENT, NEUTRAL
 from scala_lab.data.synthetic.sentiment import agreement, opinion
-from scala_lab.data.synthetic.words import CHILDREN, OPPOSITES, SYNONYMS, Draw, article, plural
+from scala_lab.data.synthetic.words import CHILDREN, OPPOSITES, SYNONYMS, Rng, indefinite, plural
 from scala_lab.data.tables import Rows
 from scala_lab.errors import UserError, nearest
 
 TRAIN_ROWS, DEV_ROWS = 16_384, 2_048
-SHYNESS = 0.97
-"""How often a training row draws again when it hits a rare word."""
+AVOID_RARE = 0.97
+"""Probability that a training row draws again when it draws a rare word."""
 LABEL_NOISE = 0.04
 """Share of training rows whose class is drawn from the other classes."""
 SCORE_NOISE = 0.35
-"""Deviation of the noise on training scores."""
+"""Standard deviation of the noise on training scores."""
 
 Row = tuple[str, str | None, float]
+Labels = dict[tuple[str, str | None], float]
+"""The label of each row by its texts, in the order of the rows."""
 
 
-def _sst2(draw: Draw, hard: bool, wanted: int) -> Row:
-    depths = (0, 0, 1, 1) if hard else (0, 0, 0, 1)
-    return opinion(draw, depths, bool(wanted)).text, None, wanted
+def _sst2(rng: Rng, hard: bool, label: int) -> Row:
+    return opinion(rng, (0, 0, 1, 1) if hard else (0, 0, 0, 1), bool(label)), None, label
 
 
-def _mnli(draw: Draw, hard: bool, wanted: int) -> Row:
+def _mnli(rng: Rng, hard: bool, label: int) -> Row:
     depths, edits = ((0, 0, 0, 1), (1, 1, 2)) if hard else ((0,), (1, 1, 1, 2))
-    return *premise_and_hypothesis(draw, depths, edits, wanted), wanted
+    return *premise_and_hypothesis(rng, depths, edits, label), label
 
 
-def _qnli(draw: Draw, hard: bool, wanted: int) -> Row:
+def _qnli(rng: Rng, hard: bool, label: int) -> Row:
     depths, clauses, edits = ((0, 0, 0, 1), (1, 1, 2), (1, 2)) if hard else ((0,), (1, 1, 1, 2), (0, 1, 2))
-    return *question_and_sentence(draw, depths, clauses, edits, wanted), wanted
+    return *question_and_sentence(rng, depths, clauses, edits, label), label
 
 
-def _qqp(draw: Draw, hard: bool, wanted: int) -> Row:
+def _qqp(rng: Rng, hard: bool, label: int) -> Row:
     while True:
-        row = question_pair(draw, (1, 1, 2) if hard else (1, 2, 3), bool(wanted))
-        if row[2] == wanted:
+        row = question_pair(rng, (1, 1, 2) if hard else (1, 2, 3), bool(label))
+        if row[2] == label:
             return row
 
 
-def _stsb(draw: Draw, hard: bool, wanted: int) -> Row:
-    return sentence_pair(
-        draw, draw.pick((0, 1)) if hard else draw.pick((0, 0, 0, 1)), (1, 2, 3, 4) if hard else (0, 1, 2, 3, 4)
-    )
+def _stsb(rng: Rng, hard: bool, label: int) -> Row:
+    depths, edits = ((0, 1), (1, 2, 3, 4)) if hard else ((0, 0, 0, 1), (0, 1, 2, 3, 4))
+    return sentence_pair(rng, rng.choice(depths), edits)
 
 
-_MAKERS: dict[str, tuple[Callable[[Draw, bool, int], Row], int]] = {
+EMBEDDED: dict[str, tuple[Callable[[Rng, bool, int], Row], int]] = {
     "mini-sst2": (_sst2, 2),
     "mini-qnli": (_qnli, 2),
     "mini-mnli": (_mnli, 3),
     "mini-qqp": (_qqp, 2),
     "mini-stsb": (_stsb, 0),
 }
-"""How a row of each task is made, and its number of classes (0: a score)."""
-
-NAMES = tuple(_MAKERS)
+"""By task, the function that draws a row, and the number of classes (0: a score)."""
 
 
 def generate(name: str) -> dict[str, Rows]:
-    """The rows of an embedded task: `train` and `dev`, the same in every process and on every machine.
-
-    Args:
-        name: One of NAMES.
+    """Generate the rows of an embedded task, the same in every process and on every machine.
 
     Returns:
-        16,384 training rows and 2,048 held-out rows, all different. Classes are balanced before noise.
-
-    Raises:
-        UserError: There is no embedded task of that name.
+        16,384 rows as `train` and 2,048 as `dev`, all different. Classes are balanced before noise.
     """
-    if name not in _MAKERS:
-        raise UserError(f"unknown embedded task {name!r}: {nearest(name, NAMES)}")
-    make, classes = _MAKERS[name]
-    seen: set[tuple[str, str | None]] = set()
-    dev = _split(partial(make, Draw(f"{name} dev"), True), DEV_ROWS, classes, seen)
-    train = _split(partial(make, Draw(f"{name} train", SHYNESS), False), TRAIN_ROWS, classes, seen)
-    return {"train": _with_noise(train, classes, Draw(f"{name} noise")), "dev": _rows(dev, classes)}
+    if name not in EMBEDDED:
+        raise UserError(f"unknown embedded task {name!r}: {nearest(name, EMBEDDED)}")
+    draw_row, classes = EMBEDDED[name]
+    dev = _draw_rows(partial(draw_row, Rng(f"{name} dev"), True), DEV_ROWS, classes, {})
+    train = _draw_rows(partial(draw_row, Rng(f"{name} train", AVOID_RARE), False), TRAIN_ROWS, classes, dev)
+    noise = Rng(f"{name} noise")
+
+    def noisy(label: float) -> float:
+        if classes == 0:
+            return min(5.0, max(0.0, label + noise.gauss(0.0, SCORE_NOISE)))
+        return (label + noise.choice(range(1, classes))) % classes if noise.bernoulli(LABEL_NOISE) else label
+
+    train = {texts: noisy(label) for texts, label in train.items()}
+    return {"train": _as_rows(train, classes), "dev": _as_rows(dev, classes)}
 
 
-def _split(make: Callable[[int], Row], count: int, classes: int, seen: set[tuple[str, str | None]]) -> list[Row]:
-    """That many rows whose texts are not in `seen`, which grows."""
-    found: list[Row] = []
-    while len(found) < count:
-        row = make(len(found) % max(1, classes))
-        if row[:2] not in seen:
-            seen.add(row[:2])
-            found.append(row)
-    return found
+def _draw_rows(draw_row: Callable[[int], Row], count: int, classes: int, exclude: Labels) -> Labels:
+    """Draw rows with different texts, none of them in `exclude`, with labels in turn."""
+    rows: Labels = {}
+    while len(rows) < count:
+        first, second, label = draw_row(len(rows) % max(1, classes))
+        if (first, second) not in exclude:
+            rows.setdefault((first, second), label)
+    return rows
 
 
-def _with_noise(rows: list[Row], classes: int, draw: Draw) -> Rows:
-    """Some classes replaced by another, or every score moved a little."""
-    if classes == 0:
-        noisy = [(first, second, score + draw.normal(SCORE_NOISE)) for first, second, score in rows]
-        return _rows([(first, second, min(5.0, max(0.0, score))) for first, second, score in noisy], classes)
-    others = range(1, classes)
-    return _rows(
-        [
-            (first, second, (label + draw.pick(others)) % classes if draw.one_in(LABEL_NOISE) else label)
-            for first, second, label in rows
-        ],
-        classes,
-    )
-
-
-def _rows(rows: list[Row], classes: int) -> Rows:
-    labels = np.array([row[2] for row in rows], dtype=np.int64 if classes else np.float32)
-    second = None if rows[0][1] is None else [str(row[1]) for row in rows]
-    return Rows([row[0] for row in rows], second, labels)
-
-
-CONNECTED = 0.25
-"""How often a pair carries a connective."""
+def _as_rows(rows: Labels, classes: int) -> Rows:
+    first, second = zip(*rows, strict=True)
+    labels = np.array(list(rows.values()), dtype=np.int64 if classes else np.float32)
+    return Rows(list(first), None if second[0] is None else list(second), labels)
 
 
 class Line(NamedTuple):
-    """A text, and whether its second sentence goes with the first (None where that is not asked)."""
+    """A line of pretraining text: a sentence, or two with a tab between them.
+
+    Of most pairs it is known whether the second sentence goes with the first: an opinion of the same sign, a statement
+    that follows, a sentence that answers the question, the same question in other words. Nearly half do not, and differ
+    from those that do in meaning alone, so telling them apart is to understand both. The other pairs carry a connective
+    instead (`therefore`, `perhaps`, ...), as text does: to guess it back is to know how the two relate.
+    """
 
     text: str
     fits: bool | None = None
 
 
-def _pair(draw: Draw, first: str, second: str, fits: bool, word: str) -> Line:
-    """The pair with the question whether it fits, or with a word that says how the second stands to the first."""
-    if draw.one_in(CONNECTED):
-        return Line(f"{first}\t{word} , {second}")
+CONNECTED = 0.25
+"""Probability that a pair carries a connective."""
+
+
+def lines(count: int, seed: int) -> list[Line]:
+    """Generate lines of pretraining text, a function of the seed alone."""
+    rng = Rng(f"pretraining text {seed}")
+    return [rng.choice(_LINE_KINDS)(rng) for _ in range(count)]
+
+
+def _pair(rng: Rng, first: str, second: str, fits: bool, connective: str) -> Line:
+    if rng.bernoulli(CONNECTED):
+        return Line(f"{first}\t{connective} , {second}")
     return Line(f"{first}\t{second}", fits)
 
 
-def _opinions(draw: Draw) -> Line:
-    positive, fits = draw.one_in(0.5), draw.one_in(0.5)
-    first = opinion(draw, (0, 0, 0, 1, 1), positive).text
-    second = opinion(draw, (0,), positive == fits).text
-    pair = (first, second) if draw.one_in(0.5) else (second, first)
-    return _pair(draw, *pair, fits, "indeed" if fits else "however")
+def _opinions(rng: Rng) -> Line:
+    positive, fits = rng.bernoulli(0.5), rng.bernoulli(0.5)
+    first = opinion(rng, (0, 0, 0, 1, 1), positive)
+    second = opinion(rng, (0,), positive == fits)
+    pair = (first, second) if rng.bernoulli(0.5) else (second, first)
+    return _pair(rng, *pair, fits, "indeed" if fits else "however")
 
 
-def _consequence(draw: Draw) -> Line:
-    label = draw.pick((ENTAILMENT, ENTAILMENT, NEUTRAL, CONTRADICTION))
-    pair = premise_and_hypothesis(draw, (0, 0, 0, 1), (0, 1, 1, 2), label)
-    word = {ENTAILMENT: "therefore", NEUTRAL: "perhaps", CONTRADICTION: "impossible"}[label]
-    return _pair(draw, *pair, label == ENTAILMENT, word)
+def _consequence(rng: Rng) -> Line:
+    label = rng.choice((ENTAILMENT, ENTAILMENT, NEUTRAL, CONTRADICTION))
+    pair = premise_and_hypothesis(rng, (0, 0, 0, 1), (0, 1, 1, 2), label)
+    connective = {ENTAILMENT: "therefore", NEUTRAL: "perhaps", CONTRADICTION: "impossible"}[label]
+    return _pair(rng, *pair, label == ENTAILMENT, connective)
 
 
-def _answer(draw: Draw) -> Line:
-    label = int(draw.one_in(0.5))
-    pair = question_and_sentence(draw, (0,), (1, 1, 2), (0, 1, 2), label)
-    return _pair(draw, *pair, label == 0, ("listen", "besides")[label])
+def _answer(rng: Rng) -> Line:
+    label = int(rng.bernoulli(0.5))
+    pair = question_and_sentence(rng, (0,), (1, 1, 2), (0, 1, 2), label)
+    return _pair(rng, *pair, label == 0, ("listen", "besides")[label])
 
 
-def _same_question(draw: Draw) -> Line:
-    first, second, label = question_pair(draw, (1, 1, 2), draw.one_in(0.5))
-    return _pair(draw, first, second, label == 1, ("also", "again")[int(label)])
+def _same_question(rng: Rng) -> Line:
+    first, second, label = question_pair(rng, (1, 1, 2), rng.bernoulli(0.5))
+    return _pair(rng, first, second, label == 1, ("also", "again")[label])
 
 
-def _agreement(draw: Draw) -> Line:
-    return Line(agreement(draw))
-
-
-def _similar(draw: Draw) -> Line:
-    first, second, score = sentence_pair(draw, 0, (0, 1, 2, 3, 4))
+def _similar(rng: Rng) -> Line:
+    first, second, score = sentence_pair(rng, 0, (0, 1, 2, 3, 4))
     return Line(f"{first}\t{second}", score > 2.5)
 
 
-def _kinds(draw: Draw) -> Line:
-    return Line(_nominal_kinds(draw))
-
-
-def _nominal_kinds(draw: Draw) -> str:
-    parent = draw.pick(tuple(CHILDREN["noun"]))
-    child, sibling = draw.pick(CHILDREN["noun"][parent]), draw.pick(CHILDREN["noun"][parent])
-    turn = draw.chance()
-    if turn < 0.3:
-        return f"every {child} is {article(parent)} {parent} ."
-    if turn < 0.5:
-        return f"{plural(child)} and {plural(sibling)} are {plural(parent)} ."
-    if turn < 0.6 and child != sibling:
-        return f"no {child} is {article(sibling)} {sibling} ."
-    return _verbal_kinds(draw)
-
-
-def _verbal_kinds(draw: Draw) -> str:
-    turn = draw.chance()
-    if turn < 0.3:
-        parent = draw.pick(tuple(lexicon.VERB_KINDS))
-        return f"to {draw.pick(CHILDREN['verb'][parent])} is to {parent} ."
-    if turn < 0.5:
-        kind = draw.pick(("verb", "adjective"))
-        word = draw.pick(tuple(OPPOSITES[kind]))
+def _lexical(rng: Rng) -> Line:
+    """State how two words relate: `every dog is an animal .`."""
+    parent = rng.choice(tuple(CHILDREN["noun"]))
+    child, sibling = rng.choice(CHILDREN["noun"][parent]), rng.choice(CHILDREN["noun"][parent])
+    u = rng.random()
+    if u < 0.3:
+        return Line(f"every {child} is {indefinite(parent)} .")
+    if u < 0.5:
+        return Line(f"{plural(child)} and {plural(sibling)} are {plural(parent)} .")
+    if u < 0.6 and child != sibling:
+        return Line(f"no {child} is {indefinite(sibling)} .")
+    u = rng.random()
+    if u < 0.3:
+        parent = rng.choice(tuple(CHILDREN["verb"]))
+        return Line(f"to {rng.choice(CHILDREN['verb'][parent])} is to {parent} .")
+    if u < 0.5:
+        kind = rng.choice(("verb", "adjective"))
+        word = rng.choice(tuple(OPPOSITES[kind]))
         to = "to " if kind == "verb" else ""
-        return f"{to}{word} is not {to}{draw.pick(OPPOSITES[kind][word])} ."
-    kind = draw.pick(("noun", "verb", "adjective"))
-    word = draw.pick(tuple(SYNONYMS[kind]))
-    return f"{word} means {draw.pick(SYNONYMS[kind][word])} ."
+        return Line(f"{to}{word} is not {to}{rng.choice(OPPOSITES[kind][word])} .")
+    kind = rng.choice(("noun", "verb", "adjective"))
+    word = rng.choice(tuple(SYNONYMS[kind]))
+    return Line(f"{word} means {rng.choice(SYNONYMS[kind][word])} .")
 
 
-_MIX: tuple[Callable[[Draw], Line], ...] = (
+_LINE_KINDS: tuple[Callable[[Rng], Line], ...] = (
     *(_opinions,) * 6,
-    *(_agreement,) * 2,
+    *(lambda rng: Line(agreement(rng)),) * 2,
     *(_consequence,) * 6,
     *(_answer,) * 4,
     *(_same_question,) * 4,
     *(_similar,) * 2,
-    _kinds,
+    _lexical,
 )
-
-
-def lines(count: int, seed: int) -> list[Line]:
-    """That many lines of pretraining text.
-
-    Args:
-        count: Number of lines.
-        seed: Lines are a function of the seed alone; different seeds give different text.
-    """
-    draw = Draw(f"pretraining text {seed}")
-    return [draw.pick(_MIX)(draw) for _ in range(count)]
-
-
-def sentences(count: int, seed: int) -> list[str]:
-    """The texts of `lines`."""
-    return [line.text for line in lines(count, seed)]

@@ -1,12 +1,12 @@
 """The words of the embedded tasks: a taxonomy of nouns, verbs with their forms, opposites and words of opinion.
 
-Everything else in the package is computed from these tables, so a new word is one entry here. The shipped
-encoder's vocabulary is the set of words that occur here and in the frames: a change asks for a new pretraining.
+A new word is one entry here. The vocabulary of the shipped encoder is the set of words in these tables and in the
+sentence frames, so a change requires a new pretraining.
 """
 
 from __future__ import annotations
 
-KINDS: dict[str, str] = {
+NOUNS = {
     "animal": "dog cat bird horse fish",
     "dog": "poodle beagle terrier collie",
     "cat": "tabby kitten panther tiger",
@@ -30,53 +30,28 @@ KINDS: dict[str, str] = {
     "book": "novel atlas diary manual",
     "vessel": "basket bottle bucket jar",
 }
-"""Hypernym -> its hyponyms. Branches are disjoint: nothing is both a dog and a cat."""
+"""Hyponyms by hypernym. Branches are disjoint: nothing is both a dog and a cat."""
 
-NOUN_SYNONYMS = (
-    "doctor physician, lawyer attorney, car automobile, coat jacket, object thing, vessel container, "
-    "garment costume, person human, animal creature, sheriff constable, bicycle bike, stew casserole, foal colt, "
-    "singer vocalist, boxer fighter, farmer grower, diary journal"
-)
+PLURALS = {"person": "people", "fish": "fish", "salmon": "salmon", "trout": "trout"}
 
-PLURALS: dict[str, str] = {"person": "people", "fish": "fish", "salmon": "salmon", "trout": "trout"}
+VERB_FORMS = {
+    "on things": "get got, buy bought, find found, borrow borrowed, inherit inherited, move moved, push pushed, "
+    "drag dragged, lift lifted, damage damaged, break broke broken, scratch scratched, burn burned, sell sold, "
+    "lose lost, repair repaired, hide hid hidden, reveal revealed, accept accepted, reject rejected",
+    "on living": "assist assisted, rescue rescued, feed fed, cure cured, bother bothered, tease teased, "
+    "frighten frightened, insult insulted, chase chased, follow followed, avoid avoided, obey obeyed, defy defied",
+    "on any": "notice noticed, spot spotted, watch watched, inspect inspected, admire admired, despise despised, "
+    "remember remembered, forget forgot forgotten, protect protected, attack attacked",
+    "intransitive": "travel travelled, walk walked, swim swam swum, run ran run, march marched, rest rested, "
+    "sleep slept, doze dozed, shout shouted, whisper whispered, laugh laughed, weep wept, arrive arrived, leave left",
+    "synonyms": "purchase purchased, discover discovered, wreck wrecked, fix fixed, conceal concealed, "
+    "refuse refused, save saved, heal healed, help helped, scare scared, pursue pursued, examine examined, "
+    "recall recalled, adore adored, detest detested, guard guarded, assault assaulted, obtain obtained, cry cried, "
+    "depart departed",
+}
+"""Base form, past and, where it differs, participle of verbs, by the objects they take, and of further synonyms."""
 
-VERBS_ON_THINGS = (
-    "get got got, buy bought bought, find found found, borrow borrowed borrowed, inherit inherited inherited, "
-    "move moved moved, push pushed pushed, drag dragged dragged, lift lifted lifted, "
-    "damage damaged damaged, break broke broken, scratch scratched scratched, burn burned burned, "
-    "sell sold sold, lose lost lost, repair repaired repaired, hide hid hidden, reveal revealed revealed, "
-    "accept accepted accepted, reject rejected rejected"
-)
-VERBS_ON_LIVING = (
-    "assist assisted assisted, rescue rescued rescued, feed fed fed, cure cured cured, "
-    "bother bothered bothered, tease teased teased, frighten frightened frightened, insult insulted insulted, "
-    "chase chased chased, follow followed followed, avoid avoided avoided, obey obeyed obeyed, defy defied defied"
-)
-VERBS_ON_ANY = (
-    "notice noticed noticed, spot spotted spotted, watch watched watched, inspect inspected inspected, "
-    "admire admired admired, despise despised despised, remember remembered remembered, "
-    "forget forgot forgotten, protect protected protected, attack attacked attacked"
-)
-VERBS_ALONE = (
-    "travel travelled travelled, walk walked walked, swim swam swum, run ran run, march marched marched, "
-    "rest rested rested, sleep slept slept, doze dozed dozed, shout shouted shouted, whisper whispered whispered, "
-    "laugh laughed laughed, weep wept wept, arrive arrived arrived, leave left left"
-)
-EXTRA_VERB_FORMS = (
-    "purchase purchased purchased, discover discovered discovered, wreck wrecked wrecked, fix fixed fixed, "
-    "conceal concealed concealed, refuse refused refused, save saved saved, heal healed healed, help helped helped, "
-    "scare scared scared, pursue pursued pursued, examine examined examined, recall recalled recalled, "
-    "adore adored adored, detest detested detested, guard guarded guarded, assault assaulted assaulted, "
-    "obtain obtained obtained, cry cried cried, depart departed departed"
-)
-"""Forms of the second members of VERB_SYNONYMS."""
-
-VERB_SYNONYMS = (
-    "buy purchase, find discover, break wreck, repair fix, hide conceal, reject refuse, rescue save, cure heal, "
-    "assist help, frighten scare, chase pursue, inspect examine, remember recall, admire adore, despise detest, "
-    "protect guard, attack assault, get obtain, weep cry, leave depart"
-)
-VERB_KINDS: dict[str, str] = {
+VERBS = {
     "get": "buy find borrow inherit",
     "move": "push drag lift",
     "damage": "break scratch burn",
@@ -86,32 +61,33 @@ VERB_KINDS: dict[str, str] = {
     "travel": "walk swim run march",
     "rest": "sleep doze",
 }
-"""Doing the hyponym is doing the hypernym; siblings say nothing about each other."""
+"""Hyponyms by hypernym: doing the hyponym is doing the hypernym; siblings say nothing about each other."""
 
-VERB_OPPOSITES = (
-    "buy sell, find lose, repair damage, hide reveal, accept reject, follow avoid, obey defy, admire despise, "
-    "remember forget, protect attack, shout whisper, laugh weep, arrive leave"
-)
-
-ADJECTIVE_GROUPS = (
-    "large small, old young, tall short, quiet noisy, rich poor, heavy light, wet dry, clean dirty, thin thick, "
-    "red blue green yellow black white"
-)
+SYNONYMS = {
+    "noun": "doctor physician, lawyer attorney, car automobile, coat jacket, object thing, vessel container, "
+    "garment costume, person human, animal creature, sheriff constable, bicycle bike, stew casserole, foal colt, "
+    "singer vocalist, boxer fighter, farmer grower, diary journal",
+    "verb": "buy purchase, find discover, break wreck, repair fix, hide conceal, reject refuse, rescue save, "
+    "cure heal, assist help, frighten scare, chase pursue, inspect examine, remember recall, admire adore, "
+    "despise detest, protect guard, attack assault, get obtain, weep cry, leave depart",
+    "adjective": "large big, small little, quiet silent, noisy loud, rich wealthy, dirty filthy, thin slim",
+}
+OPPOSITES = {
+    "verb": "buy sell, find lose, repair damage, hide reveal, accept reject, follow avoid, obey defy, admire despise, "
+    "remember forget, protect attack, shout whisper, laugh weep, arrive leave",
+    "adjective": "large small, old young, tall short, quiet noisy, rich poor, heavy light, wet dry, clean dirty, "
+    "thin thick, red blue green yellow black white",
+}
 """Members of one group exclude each other."""
-
-ADJECTIVE_SYNONYMS = "large big, small little, quiet silent, noisy loud, rich wealthy, dirty filthy, thin slim"
 
 ADJECTIVES_LIVING = "large small old young tall short quiet noisy rich poor thin"
 ADJECTIVES_THINGS = "large small old heavy light wet dry clean dirty thick red blue green yellow black white"
 
-PLACES: dict[str, str] = {
+PLACES = {
     "outdoors": "park garden forest field valley harbour",
     "indoors": "kitchen library office attic cellar museum",
 }
-TIMES: dict[str, str] = {
-    "on the weekend": "saturday sunday",
-    "on a weekday": "monday tuesday wednesday thursday friday",
-}
+TIMES = {"on the weekend": "saturday sunday", "on a weekday": "monday tuesday wednesday thursday friday"}
 
 ASPECTS = (
     "plot script story ending opening dialogue acting cast hero villain music score camera editing pacing humour "
@@ -119,7 +95,7 @@ ASPECTS = (
     "service menu dessert waiter room view staff breakfast"
 )
 
-OPINIONS: dict[int, str] = {
+OPINIONS = {
     3: "superb brilliant magnificent stunning glorious wonderful marvellous exquisite flawless thrilling triumphant "
     "dazzling sublime phenomenal masterful breathtaking",
     2: "good charming clever delightful engaging funny moving witty elegant fresh lively graceful touching inventive "
@@ -133,11 +109,11 @@ OPINIONS: dict[int, str] = {
 }
 """Adjectives of opinion by strength."""
 
-OPINION_NOUNS: dict[int, str] = {
+OPINION_NOUNS = {
     2: "charm wit warmth energy beauty grace skill passion heart magic",
     -2: "cliches boredom mistakes noise nonsense gloom clutter malice flaws excess",
 }
-OPINION_VERBS: dict[int, str] = {
+OPINION_VERBS = {
     3: "loved adored treasured",
     2: "enjoyed liked admired appreciated",
     -2: "disliked resented regretted endured",
@@ -145,10 +121,7 @@ OPINION_VERBS: dict[int, str] = {
 }
 """What a viewer did to an aspect."""
 
-EFFECT_VERBS: dict[int, str] = {
-    2: "delighted amused impressed charmed pleased",
-    -2: "bored annoyed irritated offended disappointed",
-}
+EFFECT_VERBS = {2: "delighted amused impressed charmed pleased", -2: "bored annoyed irritated offended disappointed"}
 """What an aspect did to a viewer."""
 
 INTENSIFIERS = "very really truly utterly incredibly remarkably deeply absolutely"

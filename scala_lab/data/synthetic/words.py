@@ -1,9 +1,12 @@
-"""How words relate: synonyms, kinds, opposites, forms; and a drawer of words that can be shy of some of them."""
+"""How words relate (synonyms, hypernyms, opposites, inflected forms), and a seeded generator that chooses words.
+
+A word's kind is its part of speech, or `place` or `time`.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import TypeVar
 
@@ -13,101 +16,68 @@ T = TypeVar("T")
 
 
 def groups(text: str) -> list[list[str]]:
-    """The words of `a b, c d` as [[a, b], [c, d]]."""
+    """Split a list of the lexicon into its groups.
+
+    >>> groups("large big, small little")
+    [['large', 'big'], ['small', 'little']]
+    """
     return [group.split() for group in text.split(",")]
 
 
-def _leaders(*texts: str) -> dict[str, str]:
-    """Each synonym -> the first word of its group."""
-    return {word: group[0] for text in texts for group in groups(text) for word in group}
+def _others(text: str) -> dict[str, list[str]]:
+    """Map each word to the other members of its group."""
+    return {word: [other for other in group if other != word] for group in groups(text) for word in group}
 
 
-def _parents(*tables: dict[str, str]) -> dict[str, str]:
-    return {child: parent for table in tables for parent, children in table.items() for child in children.split()}
-
-
-_VERB_GROUPS = groups(
-    ",".join(
-        (
-            lexicon.VERBS_ON_THINGS,
-            lexicon.VERBS_ON_LIVING,
-            lexicon.VERBS_ON_ANY,
-            lexicon.VERBS_ALONE,
-            lexicon.EXTRA_VERB_FORMS,
-        )
-    )
-)
-PAST = {base: past for base, past, _ in _VERB_GROUPS}
-PARTICIPLE = {base: participle for base, _, participle in _VERB_GROUPS}
-
-LEADER = {
-    "noun": _leaders(lexicon.NOUN_SYNONYMS),
-    "verb": _leaders(lexicon.VERB_SYNONYMS),
-    "adjective": _leaders(lexicon.ADJECTIVE_SYNONYMS),
+SYNONYMS = {kind: _others(text) for kind, text in lexicon.SYNONYMS.items()}
+OPPOSITES = {kind: _others(text) for kind, text in lexicon.OPPOSITES.items()}
+_CANONICAL = {
+    kind: {word: group[0] for group in groups(text) for word in group} for kind, text in lexicon.SYNONYMS.items()
+}
+_TAXONOMIES = {"noun": lexicon.NOUNS, "verb": lexicon.VERBS, "place": lexicon.PLACES, "time": lexicon.TIMES}
+CHILDREN = {
+    kind: {parent: children.split() for parent, children in table.items()} for kind, table in _TAXONOMIES.items()
 }
 PARENT = {
-    "noun": _parents(lexicon.KINDS),
-    "verb": _parents(lexicon.VERB_KINDS),
-    "adjective": {},
-    "place": _parents(lexicon.PLACES),
-    "time": _parents(lexicon.TIMES),
+    kind: {child: parent for parent, children in table.items() for child in children}
+    for kind, table in CHILDREN.items()
 }
-CHILDREN = {
-    "noun": {parent: children.split() for parent, children in lexicon.KINDS.items()},
-    "verb": {parent: children.split() for parent, children in lexicon.VERB_KINDS.items()},
-    "place": {parent: children.split() for parent, children in lexicon.PLACES.items()},
-    "time": {parent: children.split() for parent, children in lexicon.TIMES.items()},
-}
-SYNONYMS: dict[str, dict[str, list[str]]] = {
-    kind: {
-        word: [other for other in members if other != word]
-        for members in groups(text)
-        for word in members
-        if len(members) > 1
-    }
-    for kind, text in (
-        ("noun", lexicon.NOUN_SYNONYMS),
-        ("verb", lexicon.VERB_SYNONYMS),
-        ("adjective", lexicon.ADJECTIVE_SYNONYMS),
-    )
-}
-OPPOSITES: dict[str, dict[str, list[str]]] = {
-    kind: {word: [other for other in members if other != word] for members in groups(text) for word in members}
-    for kind, text in (("verb", lexicon.VERB_OPPOSITES), ("adjective", lexicon.ADJECTIVE_GROUPS))
+HYPERNYMS = {kind: {word: [parent] for word, parent in table.items()} for kind, table in PARENT.items()}
+SIBLINGS = {
+    kind: {word: [other for other in CHILDREN[kind][parent] if other != word] for word, parent in table.items()}
+    for kind, table in PARENT.items()
 }
 
-ALL_NOUNS = [*lexicon.KINDS["animal"].split(), *lexicon.KINDS["person"].split(), *lexicon.KINDS["object"].split()]
-LIVING = [
-    word
-    for parent in ("animal", "person")
-    for child in lexicon.KINDS[parent].split()
-    for word in (child, *lexicon.KINDS[child].split())
-]
-PEOPLE = {"person"} | {
-    word for child in lexicon.KINDS["person"].split() for word in (child, *lexicon.KINDS[child].split())
-}
-PEOPLE |= {other for word in list(PEOPLE) for other in SYNONYMS["noun"].get(word, [])}
-THINGS = [word for child in lexicon.KINDS["object"].split() for word in (child, *lexicon.KINDS[child].split())]
+_VERB_FORMS = [forms for text in lexicon.VERB_FORMS.values() for forms in groups(text)]
+PAST = {base: past for base, past, *_ in _VERB_FORMS}
+PARTICIPLE = {forms[0]: forms[-1] for forms in _VERB_FORMS}
 
 
-def leader(kind: str, word: str) -> str:
-    """The word that stands for all its synonyms."""
-    return LEADER.get(kind, {}).get(word, word)
+def _two_levels(noun: str) -> list[str]:
+    """List the hyponyms of a noun, each followed by its own."""
+    return [word for child in CHILDREN["noun"][noun] for word in (child, *CHILDREN["noun"][child])]
+
+
+LIVING = [*_two_levels("animal"), *_two_levels("person")]
+THINGS = _two_levels("object")
+PEOPLE = {"person", *_two_levels("person")}
+PEOPLE |= {other for word in PEOPLE for other in SYNONYMS["noun"].get(word, ())}
+
+
+def canonical(kind: str, word: str) -> str:
+    """Return the word that stands for all its synonyms."""
+    return _CANONICAL.get(kind, {}).get(word, word)
 
 
 @cache
 def ancestors(kind: str, word: str) -> tuple[str, ...]:
-    """Hypernyms from near to far."""
-    found = []
-    parent = PARENT[kind].get(leader(kind, word))
-    while parent is not None:
-        found.append(parent)
-        parent = PARENT[kind].get(parent)
-    return tuple(found)
+    """List the hypernyms of a word from near to far."""
+    parent = PARENT.get(kind, {}).get(canonical(kind, word))
+    return () if parent is None else (parent, *ancestors(kind, parent))
 
 
 def plural(noun: str) -> str:
-    """More than one of it."""
+    """Inflect a noun: `ponies`, `dishes`, `fish`."""
     if noun in lexicon.PLURALS:
         return lexicon.PLURALS[noun]
     if noun.endswith("y") and noun[-2] not in "aeiou":
@@ -115,66 +85,53 @@ def plural(noun: str) -> str:
     return noun + ("es" if noun.endswith(("s", "sh", "ch", "x")) else "s")
 
 
-def article(following: str) -> str:
-    """`a` or `an`, by the first letter of the next word."""
-    return "an" if following[0] in "aeiou" else "a"
+def indefinite(text: str) -> str:
+    """Put `a` or `an` before a text, by its first letter."""
+    return f"an {text}" if text[0] in "aeiou" else f"a {text}"
 
 
-def _every_third(words: Iterable[str]) -> set[str]:
-    return set(sorted(words)[::3])
-
-
-RARE: frozenset[str] = frozenset(
-    _every_third(word for child in ALL_NOUNS for word in lexicon.KINDS[child].split())
-    | _every_third(base for base, _, _ in _VERB_GROUPS)
-    | _every_third(word for text in lexicon.OPINIONS.values() for word in text.split())
-    | _every_third(word for text in lexicon.EFFECT_VERBS.values() for word in text.split())
-    | _every_third(word for text in lexicon.OPINION_NOUNS.values() for word in text.split())
+_OPINION_TABLES = (lexicon.OPINIONS, lexicon.EFFECT_VERBS, lexicon.OPINION_NOUNS)
+_THINNED = (
+    PARENT["noun"].keys() - CHILDREN["noun"].keys(),
+    PAST.keys(),
+    *(" ".join(table.values()).split() for table in _OPINION_TABLES),
 )
+RARE = frozenset(word for words in _THINNED for word in sorted(words)[::3])
 """Words that training rows seldom use and held-out rows use as any other: only pretraining teaches them."""
 
 
 def all_words() -> list[str]:
-    """Every content word in every form, sorted."""
-    nouns = {*lexicon.KINDS, *PARENT["noun"], *LEADER["noun"]}
-    found = nouns | {plural(noun) for noun in nouns} | {form for forms in _VERB_GROUPS for form in forms}
-    texts = [lexicon.ADJECTIVE_GROUPS, lexicon.ADJECTIVE_SYNONYMS, lexicon.ASPECTS]
-    texts += [lexicon.INTENSIFIERS, lexicon.DOWNTONERS, *lexicon.PLACES, *lexicon.TIMES]
-    for table in (lexicon.OPINIONS, lexicon.OPINION_NOUNS, lexicon.OPINION_VERBS, lexicon.EFFECT_VERBS):
-        texts += table.values()
-    texts += [*lexicon.PLACES.values(), *lexicon.TIMES.values()]
-    return sorted(found | {word for text in texts for group in groups(text) for word in group})
+    """List every content word in every form, sorted."""
+    nouns = {*CHILDREN["noun"], *PARENT["noun"], *_CANONICAL["noun"]}
+    words = nouns | {plural(noun) for noun in nouns} | {form for forms in _VERB_FORMS for form in forms}
+    texts = [lexicon.OPPOSITES["adjective"], lexicon.SYNONYMS["adjective"], lexicon.ASPECTS, lexicon.INTENSIFIERS]
+    texts += [lexicon.DOWNTONERS, *lexicon.PLACES, *lexicon.PLACES.values(), *lexicon.TIMES, *lexicon.TIMES.values()]
+    texts += [text for table in (*_OPINION_TABLES, lexicon.OPINION_VERBS) for text in table.values()]
+    return sorted(words | {word for text in texts for group in groups(text) for word in group})
 
 
-class Draw:
-    """Seeded choices. With `shyness` s a rare word is drawn again with probability s.
+class Rng:
+    """Make seeded random choices, and draw a rare word again with probability `avoid_rare`.
 
     The seed is a string: `random.Random` hashes it with SHA-512, so choices are the same in every process.
     """
 
-    def __init__(self, seed: str, shyness: float = 0.0) -> None:
-        self._random = random.Random(seed)
-        self.chance = self._random.random
-        self.shyness = shyness
+    def __init__(self, seed: str, avoid_rare: float = 0.0) -> None:
+        generator = random.Random(seed)
+        self.random = generator.random
+        self.gauss = generator.gauss
+        self.avoid_rare = avoid_rare
 
-    def pick(self, items: Sequence[T]) -> T:
-        """One of the items, each as likely as the other, but for shyness."""
-        item = items[int(self.chance() * len(items))]
-        while self.shyness and item in RARE and self.chance() < self.shyness:
-            other = items[int(self.chance() * len(items))]
+    def choice(self, items: Sequence[T]) -> T:
+        """Choose one of the items, all equally likely but for rare words."""
+        item = items[int(self.random() * len(items))]
+        while self.avoid_rare and item in RARE and self.random() < self.avoid_rare:
+            other = items[int(self.random() * len(items))]
             if other == item and len(items) < 3:
                 break
             item = other
         return item
 
-    def one_in(self, probability: float) -> bool:
-        """True with that probability."""
-        return self.chance() < probability
-
-    def normal(self, deviation: float) -> float:
-        """A Gaussian number around zero."""
-        return self._random.gauss(0.0, deviation)
-
-    def shuffle(self, items: list[T]) -> None:
-        """In place."""
-        self._random.shuffle(items)
+    def bernoulli(self, probability: float) -> bool:
+        """Return True with this probability."""
+        return self.random() < probability

@@ -1,11 +1,10 @@
-"""Figures of convergence: errors over steps on logarithmic scales, beside the bounds that were claimed for them."""
+"""Figures of convergence: errors over steps on logarithmic scales, with the bounds claimed for them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scala_lab.errors import UserError
-from scala_lab.report.figures.style import COLOURS, DASHES, MARKERS, new_figure, styled
+from scala_lab.report.figures.style import line_style, new_figure, require_columns, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +21,7 @@ def rate_panels(
     log_steps: bool = True,
     bound_label: str = "printed bound",
 ) -> Figure:
-    """Measured values with their intervals, a panel for each group of lines, claimed bounds as thin lines.
+    """Draw measured values with their intervals, a panel for each group of lines, claimed bounds as thin lines.
 
     Args:
         frame: One row per panel, label and number of steps: panel, label, steps, value, and optionally low, high
@@ -30,12 +29,11 @@ def rate_panels(
         title: Over the figure.
         x_label: Of the steps.
         y_label: Of the values.
-        log_steps: Logarithmic steps: a power law is a straight line; else a linear rate is one.
-        bound_label: What the thin lines are.
+        log_steps: Whether steps are logarithmic, so that a power law is a straight line, or not, so that a linear
+            rate is one.
+        bound_label: Of the thin lines.
     """
-    for column in ("panel", "label", "steps", "value"):
-        if column not in frame:
-            raise UserError(f"the figure's table needs a column {column}")
+    require_columns(frame, "panel", "label", "steps", "value")
     panels = list(dict.fromkeys(frame["panel"]))
     with styled():
         from matplotlib.lines import Line2D
@@ -51,10 +49,8 @@ def rate_panels(
             axes.grid(axis="y")
             handles, names = axes.get_legend_handles_labels()
             if "bound" in frame and frame.loc[frame["panel"] == panel, "bound"].notna().any():
-                handles, names = (
-                    [*handles, Line2D([], [], color="black", linewidth=0.9, linestyle=":")],
-                    [*names, bound_label],
-                )
+                handles.append(Line2D([], [], color="black", linewidth=0.9, linestyle=":"))
+                names.append(bound_label)
             axes.set_xlabel(x_label)
             axes.legend(handles, names, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=1)
         all_axes[0].set_ylabel(y_label)
@@ -63,20 +59,11 @@ def rate_panels(
 
 
 def _draw_lines(axes: Axes, rows: pd.DataFrame, log_steps: bool) -> None:
-    for number, label in enumerate(dict.fromkeys(rows["label"])):
+    for index, label in enumerate(dict.fromkeys(rows["label"])):
         line = rows[rows["label"] == label].sort_values("steps")
-        colour = COLOURS[number % len(COLOURS)]
-        axes.plot(
-            line["steps"],
-            line["value"],
-            label=label,
-            color=colour,
-            linestyle=DASHES[number % len(DASHES)],
-            marker=MARKERS[number % len(MARKERS)],
-            markersize=5,
-            markerfacecolor="white",
-            markevery=1 if log_steps else max(1, len(line) // 8),
-        )
+        style = line_style(index, markersize=5, markevery=1 if log_steps else max(1, len(line) // 8))
+        colour = style["color"]
+        axes.plot(line["steps"], line["value"], label=label, **style)
         if {"low", "high"} <= set(line):
             axes.fill_between(line["steps"], line["low"], line["high"], color=colour, alpha=0.15, linewidth=0)
         if "bound" in line and line["bound"].notna().any():

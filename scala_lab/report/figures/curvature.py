@@ -1,21 +1,27 @@
-"""Figures of curvature: how sharp checkpoints are, their spectrum, and their layers.
-
-Figures that set the spectra of several models beside one another.
-"""
+"""Figures of curvature: the sharpness of checkpoints, their spectra and their layers."""
 
 from __future__ import annotations
 
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from scala_lab.curvature.spectrum import MARGIN, gaussian_mixture
 from scala_lab.errors import UserError
-from scala_lab.report.figures.style import COLOURS, DASHES, FILLS, HATCHES, new_figure, styled
+from scala_lab.report.figures.style import (
+    COLOURS,
+    DASHES,
+    FILLS,
+    bar_style,
+    label_rows,
+    new_figure,
+    require_columns,
+    styled,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,37 +34,33 @@ if TYPE_CHECKING:
 def sharpness_bars(
     frame: pd.DataFrame, title: str = "Sharpness: top eigenvalue of the Hessian", unit: str = "nats"
 ) -> Figure:
-    """One bar per checkpoint: the mean of its top eigenvalues, a whisker of their standard deviation.
+    """Draw one bar per checkpoint: the mean of its top eigenvalues, a whisker of their standard deviation.
 
     Args:
         frame: One row per checkpoint and fixed set of samples: checkpoint, eigenvalue, and optionally converged.
-            Checkpoints stand in the order of their first row.
         title: Over the figure.
         unit: Of the loss.
     """
-    _require(frame, "checkpoint", "eigenvalue")
+    require_columns(frame, "checkpoint", "eigenvalue")
     groups = [(name, frame[frame["checkpoint"] == name]) for name in dict.fromkeys(frame["checkpoint"])]
     repeated = any(len(rows) > 1 for _, rows in groups)
     with styled():
         figure = new_figure(6.4, 1.5 + 0.55 * len(groups))
         axes = figure.subplots()
-        labels = []
-        for place, (name, rows) in enumerate(groups):
+        for row, (_, rows) in enumerate(groups):
             values = rows["eigenvalue"].to_numpy(float)
-            sure = bool(rows["converged"].all()) if "converged" in rows else True
-            spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
-            _bar(axes, place, float(values.mean()), 0.62, place, sure)
-            if spread > 0:
-                axes.errorbar(values.mean(), place, xerr=spread, color="black", capsize=4, linewidth=1.2)
-            text = _with_spread(float(values.mean()), spread)
-            _beside(axes, max(float(values.mean()) + spread, 0.0), place, text if sure else f"{text}, not converged")
-            labels.append(_wrapped(str(name)))
-        _name_rows(axes, labels)
+            mean, std = float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else 0.0
+            converged = all(_converged(rows))
+            _bar(axes, row, mean, 0.62, row, converged)
+            if std > 0:
+                axes.errorbar(mean, row, xerr=std, color="black", capsize=4, linewidth=1.2)
+            _annotate_bar(axes, max(mean + std, 0.0), row, _with_deviation(mean, std), converged)
+        label_rows(axes, ["\n".join(textwrap.wrap(str(name), 28)) or str(name) for name, _ in groups])
         axes.set_xlabel(
             f"top eigenvalue ({unit} per squared unit of weight)"
             + ("\nmean and standard deviation over disjoint sets of samples" if repeated else "")
         )
-        _leave_room(axes, frame["eigenvalue"].to_numpy(float))
+        _fit_annotations(axes, frame["eigenvalue"].to_numpy(float))
         axes.set_title(title)
     return figure
 
@@ -66,18 +68,19 @@ def sharpness_bars(
 def layer_bars(
     frame: pd.DataFrame, title: str = "Top eigenvalue of each layer's block of the Hessian", unit: str = "nats"
 ) -> Figure:
-    """Bars of alpha_i per layer, beside one another for several checkpoints; log scale where they span decades.
+    """Draw bars of alpha_i per layer, grouped by layer for several checkpoints; log scale where they span decades.
 
     Args:
         frame: One row per layer: layer, eigenvalue, and optionally checkpoint and converged.
-        title: Over the figure; each checkpoint's kappa_alpha stands in the legend, or under it for one.
+        title: Over the figure; kappa_alpha of each checkpoint is in the legend, of a single one below the title.
         unit: Of the loss.
     """
-    _require(frame, "layer", "eigenvalue")
+    require_columns(frame, "layer", "eigenvalue")
     if "checkpoint" not in frame:
         frame = frame.assign(checkpoint="")
     frame = frame.assign(layer=[_short_layer(layer) for layer in frame["layer"]])
-    checkpoints, layers = list(dict.fromkeys(frame["checkpoint"])), _in_order(frame["layer"])
+    checkpoints = list(dict.fromkeys(frame["checkpoint"]))
+    layers = sorted(dict.fromkeys(frame["layer"]), key=lambda name: name == "head")  # after those of the deepest model
     values = frame["eigenvalue"].to_numpy(float)
     height = 0.78 / len(checkpoints)
     with styled():
@@ -89,42 +92,38 @@ def layer_bars(
         if logarithmic:
             axes.set_xscale("log")
             axes.set_xlim(values.min() / 3, values.max() * (values.max() / values.min()) ** 0.35)
-        keys = []
-        for number, checkpoint in enumerate(checkpoints):
+        legend = []
+        for index, checkpoint in enumerate(checkpoints):
             rows = frame[frame["checkpoint"] == checkpoint]
-            for layer, value, sure in zip(rows["layer"], rows["eigenvalue"], _converged(rows), strict=True):
-                place = layers.index(layer) + (number - (len(checkpoints) - 1) / 2) * height
-                _bar(axes, place, float(value), 0.92 * height, number, bool(sure))
-                _beside(axes, max(float(value), 0.0), place, f"{value:.3g}" + ("" if sure else ", not converged"))
+            for layer, value, converged in zip(rows["layer"], rows["eigenvalue"], _converged(rows), strict=True):
+                y = layers.index(layer) + (index - (len(checkpoints) - 1) / 2) * height
+                _bar(axes, y, float(value), 0.92 * height, index, converged)
+                _annotate_bar(axes, max(float(value), 0.0), y, f"{value:.3g}", converged)
             sizes = rows["eigenvalue"].abs()
             kappa = f"κ = {sizes.max() / sizes.min():.3g}" if sizes.min() > 0 else "κ infinite"
+            style = bar_style(index)
             label = f"{checkpoint} ({kappa})" if checkpoint else kappa
-            keys.append(Patch(facecolor=_fill(number), edgecolor="black", hatch=_hatch(number), label=label))
-        _name_rows(axes, layers)
+            legend.append(Patch(facecolor=style["color"], edgecolor="black", hatch=style["hatch"], label=label))
+        label_rows(axes, layers)
         axes.set_xlabel(f"top eigenvalue ({unit} per squared unit of weight)" + (", log scale" if logarithmic else ""))
         if len(checkpoints) > 1:
             axes.set_title(title)
             meaning = "κ: the sharpest layer over the least sharp"
-            figure.legend(handles=keys, title=meaning, loc="outside lower center", ncols=min(len(keys), 3))
+            figure.legend(handles=legend, title=meaning, loc="outside lower center", ncols=min(len(legend), 3))
         else:
-            axes.set_title(f"{title}\n{keys[0].get_label()}, the sharpest over the least sharp")
+            axes.set_title(f"{title}\n{legend[0].get_label()}, the sharpest over the least sharp")
         if not logarithmic:
-            _leave_room(axes, values)
+            _fit_annotations(axes, values)
     return figure
 
 
 def density_plot(
     result: DensityResult, title: str = "Spectral density of the Hessian", unit: str = "nats", *, full: bool = False
 ) -> Figure:
-    """Log density of the eigenvalues over a rug of the quadrature's nodes.
+    """Draw the log density of the eigenvalues over a rug of the quadrature's nodes.
 
-    A dashed line stands at the height of a single eigenvalue: what lies below is noise of the estimate.
-
-    Args:
-        result: What `spectral_density` found.
-        title: Over the figure.
-        unit: Of the loss.
-        full: Over all parameters instead of the touched ones.
+    A dashed line marks the height of a single eigenvalue: what lies below it is noise of the estimate. `full` takes
+    the density over all parameters instead of those that the samples touch.
     """
     density = result.full_density if full else result.density
     size = result.full_size if full else result.touched_size
@@ -135,16 +134,8 @@ def density_plot(
         floor = min(single, float(density.max())) / 10
         axes.fill_between(result.grid, floor, np.maximum(density, floor), color=FILLS[4], linewidth=0)
         axes.plot(result.grid, np.maximum(density, floor), color=COLOURS[0])
-        axes.axhline(single, color="black", linestyle="--", linewidth=0.9)
-        axes.annotate(
-            "height of a single eigenvalue",
-            (1, single),
-            xycoords=("axes fraction", "data"),
-            xytext=(-2, 3),
-            textcoords="offset points",
-            ha="right",
-            fontsize=8,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8},
+        _mark_single_eigenvalue(
+            axes, single, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
         )
         axes.set_yscale("log")
         axes.set_ylim(floor, float(density.max()) * 4)
@@ -160,87 +151,6 @@ def density_plot(
     return figure
 
 
-def _require(frame: pd.DataFrame, *columns: str) -> None:
-    for column in columns:
-        if column not in frame:
-            raise UserError(f"the figure's table needs a column {column}: it has {', '.join(map(str, frame.columns))}")
-    if frame.empty:
-        raise UserError("the figure's table has no rows")
-
-
-def _converged(rows: pd.DataFrame) -> list[bool]:
-    return [bool(value) for value in rows["converged"]] if "converged" in rows else [True] * len(rows)
-
-
-def _fill(number: int) -> str:
-    return FILLS[number % len(FILLS)]
-
-
-def _hatch(number: int) -> str:
-    return HATCHES[number % len(HATCHES)]
-
-
-def _bar(axes: Axes, place: float, value: float, height: float, number: int, sure: bool) -> None:
-    """A bar; a dashed empty one where the solver did not converge."""
-    axes.barh(
-        place,
-        value,
-        height,
-        color=_fill(number) if sure else "white",
-        hatch=_hatch(number),
-        edgecolor="black",
-        linewidth=0.8,
-        linestyle="-" if sure else "--",
-    )
-
-
-def _beside(axes: Axes, value: float, place: float, text: str) -> None:
-    axes.annotate(
-        text, (value, place), xytext=(5, 0), textcoords="offset points", va="center", fontsize=9, annotation_clip=False
-    )
-
-
-def _with_spread(mean: float, spread: float) -> str:
-    """A mean with as many decimals as its deviation has, at two digits of the deviation."""
-    if not spread > 0:
-        return f"{mean:.3g}"
-    decimals = max(0, 1 - math.floor(math.log10(spread)))
-    return f"{mean:.{decimals}f} ± {spread:.{decimals}f}"
-
-
-def _name_rows(axes: Axes, labels: list[str]) -> None:
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_ylim(len(labels) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x")
-    axes.set_axisbelow(True)
-
-
-def _leave_room(axes: Axes, values: np.ndarray) -> None:
-    """Start at 0 where nothing is negative, and leave room on the right for the longest number beside a bar."""
-    left, right = axes.get_xlim()
-    longest = max(len(note.get_text()) for note in axes.texts)
-    axes.set_xlim(min(left, 0.0) if values.min() < 0 else 0.0, right + 0.025 * longest * (right - left))
-    if values.min() < 0:
-        axes.axvline(0, color="black", linewidth=0.8)
-
-
-def _wrapped(name: str) -> str:
-    """A long name in lines of 28 characters, broken anywhere it must."""
-    return "\n".join(textwrap.wrap(name, 28)) or name
-
-
-def _in_order(layers: Iterable[str]) -> list[str]:
-    """Each layer once, the head after the layers of the deepest model."""
-    return sorted(dict.fromkeys(layers), key=lambda name: name == "head")
-
-
-def _short_layer(name: str) -> str:
-    """`bert.encoder.layer.3` as `layer 3`; other names as they are."""
-    found = re.search(r"(\d+)$", name)
-    return f"layer {found.group(1)}" if found else name
-
-
 def density_lines(
     frames: Mapping[str, pd.DataFrame],
     title: str = "Spectral density of the Hessian",
@@ -248,13 +158,13 @@ def density_lines(
     *,
     single: float | None = None,
 ) -> Figure:
-    """Log densities of several models' eigenvalues on one axis, blurred by one kernel, over rugs of their nodes.
+    """Draw log densities of several models' eigenvalues on one axis, smoothed by one kernel, over rugs of their nodes.
 
     Args:
         frames: The quadrature of each model by its name: columns node and weight.
         title: Over the figure.
         unit: Of the loss.
-        single: Share of one eigenvalue, 1 / dimensions: a dashed line stands at the height of a single one.
+        single: Share of one eigenvalue, 1 / dimensions: a dashed line marks the height of a single one.
     """
     if not frames:
         raise UserError("the figure needs at least one model's spectrum")
@@ -271,22 +181,13 @@ def density_lines(
     with styled():
         figure = new_figure(6.8, 4.4)
         axes, rug = figure.subplots(2, 1, sharex=True, height_ratios=[12, len(frames)])
-        for number, (name, density) in enumerate(densities.items()):
-            colour = COLOURS[number % len(COLOURS)]
+        for index, (name, density) in enumerate(densities.items()):
+            colour = COLOURS[index % len(COLOURS)]
             shown = np.where(density > floor, density, np.nan)
-            axes.plot(grid, shown, color=colour, linestyle=DASHES[number % len(DASHES)], label=name)
-            rug.vlines(frames[name]["node"], number + 0.1, number + 0.9, color=colour, linewidth=0.8)
+            axes.plot(grid, shown, color=colour, linestyle=DASHES[index % len(DASHES)], label=name)
+            rug.vlines(frames[name]["node"], index + 0.1, index + 0.9, color=colour, linewidth=0.8)
         if single is not None:
-            axes.axhline(height, color="black", linestyle="--", linewidth=0.9)
-            axes.annotate(
-                "height of a single eigenvalue",
-                (1, height),
-                xycoords=("axes fraction", "data"),
-                xytext=(-2, 3),
-                textcoords="offset points",
-                ha="right",
-                fontsize=8,
-            )
+            _mark_single_eigenvalue(axes, height)
         axes.set_yscale("log")
         axes.set_ylim(floor, top * 4)
         axes.set_ylabel("density (share per unit of eigenvalue)")
@@ -297,3 +198,57 @@ def density_lines(
         rug.set_xlabel(f"eigenvalue ({unit} per squared unit of weight)")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
+
+
+def _converged(rows: pd.DataFrame) -> list[bool]:
+    return [bool(value) for value in rows["converged"]] if "converged" in rows else [True] * len(rows)
+
+
+def _bar(axes: Axes, y: float, value: float, height: float, index: int, converged: bool) -> None:
+    """Draw a bar; an empty dashed one where the solver did not converge."""
+    style = bar_style(index) if converged else bar_style(index, color="white", linestyle="--")
+    axes.barh(y, value, height, **style)
+
+
+def _annotate_bar(axes: Axes, value: float, y: float, text: str, converged: bool) -> None:
+    text = text if converged else f"{text}, not converged"
+    axes.annotate(
+        text, (value, y), xytext=(5, 0), textcoords="offset points", va="center", fontsize=9, annotation_clip=False
+    )
+
+
+def _mark_single_eigenvalue(axes: Axes, height: float, **style: Any) -> None:
+    axes.axhline(height, color="black", linestyle="--", linewidth=0.9)
+    axes.annotate(
+        "height of a single eigenvalue",
+        (1, height),
+        xycoords=("axes fraction", "data"),
+        xytext=(-2, 3),
+        textcoords="offset points",
+        ha="right",
+        fontsize=8,
+        **style,
+    )
+
+
+def _with_deviation(mean: float, deviation: float) -> str:
+    """Write a mean with as many decimals as two digits of its deviation have."""
+    if not deviation > 0:
+        return f"{mean:.3g}"
+    decimals = max(0, 1 - math.floor(math.log10(deviation)))
+    return f"{mean:.{decimals}f} ± {deviation:.{decimals}f}"
+
+
+def _fit_annotations(axes: Axes, values: np.ndarray) -> None:
+    """Start at 0 where nothing is negative, and widen the axis for the longest number beside a bar."""
+    left, right = axes.get_xlim()
+    longest = max(len(note.get_text()) for note in axes.texts)
+    axes.set_xlim(min(left, 0.0) if values.min() < 0 else 0.0, right + 0.025 * longest * (right - left))
+    if values.min() < 0:
+        axes.axvline(0, color="black", linewidth=0.8)
+
+
+def _short_layer(name: str) -> str:
+    """Shorten `bert.encoder.layer.3` to `layer 3`; leave other names."""
+    number = re.search(r"(\d+)$", name)
+    return f"layer {number.group(1)}" if number else name

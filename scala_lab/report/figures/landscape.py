@@ -1,8 +1,6 @@
-"""Figures of loss landscapes along lines and over planes, several models on one scale.
+"""Figures of loss landscapes along lines and over planes in weight space, several models on one scale.
 
-Figures of loss and accuracy along lines in weight space.
-
-Figures of loss landscapes over planes: contours and surfaces, several models on one scale.
+A loss that spans more than a factor of 30 is drawn on a log scale; points without a finite value are left out.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from scala_lab.errors import UserError
-from scala_lab.report.figures.style import BAD, COLOURMAP, COLOURS, DASHES, MARKERS, new_figure, styled
+from scala_lab.report.figures.style import BAD, COLOURMAP, line_style, new_figure, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +31,7 @@ def slice_1d_plot(
     *,
     marks: Sequence[float] = (0.0,),
 ) -> Figure:
-    """Loss, and accuracy where there is one, along a line, for one or several models.
+    """Draw loss, and accuracy where there is one, along a line, for one or several models.
 
     Args:
         frames: What `slice_1d` returned, by the model's name.
@@ -41,29 +39,18 @@ def slice_1d_plot(
         x_label: Of the position: the direction's label.
         unit: Of the loss.
         marks: Positions of checkpoints.
-
-    A loss that spans more than a factor of 30 is drawn on a log scale; points without a finite value are left out.
     """
-    require_columns(frames, "position", "loss")
-    log_loss = spans_decades(np.concatenate([frame["loss"].to_numpy(float) for frame in frames.values()]))
+    _check_slices(frames, "position", "loss")
+    log_loss = _spans_decades(np.concatenate([frame["loss"].to_numpy(float) for frame in frames.values()]))
     scored = any("accuracy" in frame and frame["accuracy"].notna().any() for frame in frames.values())
     with styled():
         figure = new_figure(6.6, 5.2 if scored else 3.6)
         panels = figure.subplots(1 + scored, 1, sharex=True, squeeze=False, height_ratios=[3, 2][: 1 + scored])[:, 0]
-        for number, (name, frame) in enumerate(frames.items()):
+        for index, (name, frame) in enumerate(frames.items()):
+            style = line_style(index, markersize=5, markevery=(index % 3, max(1, len(frame) // 10)))
             for axes, column, factor in zip(panels, ("loss", "accuracy"), (1, 100), strict=False):
                 values = np.where(np.isfinite(frame[column]), frame[column], np.nan) * factor
-                axes.plot(
-                    frame["position"],
-                    values,
-                    label=name,
-                    color=COLOURS[number % len(COLOURS)],
-                    linestyle=DASHES[number % len(DASHES)],
-                    marker=MARKERS[number % len(MARKERS)],
-                    markersize=5,
-                    markerfacecolor="white",
-                    markevery=(number % 3, max(1, len(frame) // 10)),
-                )
+                axes.plot(frame["position"], values, label=name, **style)
         for axes in panels:
             axes.grid(axis="y")
             low, high = axes.get_xlim()
@@ -82,14 +69,13 @@ def slice_1d_plot(
     return figure
 
 
-def spans_decades(values: np.ndarray) -> bool:
-    """Whether positive values reach so far that small ones would vanish on a linear scale."""
+def _spans_decades(values: np.ndarray) -> bool:
+    """Whether all values are positive and small ones would vanish on a linear scale."""
     finite = values[np.isfinite(values)]
     return len(finite) > 0 and float(finite.min()) > 0 and float(finite.max()) > 30 * float(finite.min())
 
 
-def require_columns(frames: Mapping[str, pd.DataFrame], *columns: str) -> None:
-    """Refuse a figure without models, or a slice without one of the columns."""
+def _check_slices(frames: Mapping[str, pd.DataFrame], *columns: str) -> None:
     if not frames:
         raise UserError("the figure needs at least one model's slice")
     for name, frame in frames.items():
@@ -113,7 +99,7 @@ def contour(
     *,
     value: Value = "loss",
 ) -> Figure:
-    """Filled contours with labelled lines; see `side_by_side`."""
+    """Draw filled contours with labelled lines; see `side_by_side`."""
     return side_by_side({"": frame}, title, x_label, y_label, unit, value=value)
 
 
@@ -126,7 +112,7 @@ def surface_3d(
     *,
     value: Value = "loss",
 ) -> Figure:
-    """A surface over the plane; see `side_by_side`."""
+    """Draw a surface over the plane; see `side_by_side`."""
     return side_by_side({"": frame}, title, x_label, y_label, unit, kind="surface", value=value)
 
 
@@ -141,9 +127,7 @@ def side_by_side(
     value: Value = "loss",
     marks: Sequence[float] = (0.0,),
 ) -> Figure:
-    """Several models' planes on one scale of colour and height, so that they can be compared by eye.
-
-    A loss that spans more than a factor of 30 is drawn on a log scale; points without a finite value are left blank.
+    """Draw several models' planes on one scale of colour and height, so that they can be compared by eye.
 
     Args:
         frames: What `slice_2d` returned, by the model's name.
@@ -153,17 +137,14 @@ def side_by_side(
         unit: Of the loss.
         kind: contour or surface.
         value: loss or accuracy.
-        marks: Where on the x axis checkpoints lie.
+        marks: Positions of checkpoints on the x axis.
     """
-    require_columns(frames, "x", "y", value)
+    _check_slices(frames, "x", "y", value)
     grids = [_grid(frame, value) for frame in frames.values()]
     scale, logarithmic = _shared_scale(grids, value)
-    name = (
-        ("height and colour: " if kind == "surface" else "")
-        + (f"mean loss ({unit})" if value == "loss" else "accuracy (%)")
-        + (", log scale" if logarithmic else "")
-    )
-    deep = kind == "surface"
+    surface = kind == "surface"
+    name = "height and colour: " if surface else ""
+    name += (f"mean loss ({unit})" if value == "loss" else "accuracy (%)") + (", log scale" if logarithmic else "")
     with styled():
         from matplotlib.cm import ScalarMappable
         from matplotlib.ticker import FuncFormatter, NullFormatter
@@ -171,16 +152,10 @@ def side_by_side(
         columns = min(len(grids), 3)
         rows = -(-len(grids) // columns)
         figure = new_figure(1.4 + 3.7 * columns, 0.8 + 3.3 * rows)
-        panels: Any = figure.subplots(
-            rows,
-            columns,
-            squeeze=False,
-            sharex=not deep,
-            sharey=not deep,
-            subplot_kw={"projection": "3d"} if deep else {},
-        )
+        shared: dict[str, Any] = {"subplot_kw": {"projection": "3d"}} if surface else {"sharex": True, "sharey": True}
+        panels: Any = figure.subplots(rows, columns, squeeze=False, **shared)
         for axes, label, grid in zip(panels.flat, frames, grids, strict=False):
-            if deep:
+            if surface:
                 _draw_surface(axes, *grid, scale, logarithmic)
                 axes.set(xlabel="x", ylabel="y")
             else:
@@ -189,13 +164,13 @@ def side_by_side(
         for axes in panels.flat[len(grids) :]:
             axes.set_visible(False)
         figure.suptitle(title, fontsize=11)
-        if deep:
+        if surface:
             figure.supxlabel(f"x: {x_label}\ny: {y_label}", fontsize=9)
         else:
-            figure.supxlabel(_fitted(x_label, 44 * columns), fontsize=10)
-            figure.supylabel(_fitted(y_label, 40 * rows), fontsize=10)
+            figure.supxlabel(_wrap_unit(x_label, 44 * columns), fontsize=10)
+            figure.supylabel(_wrap_unit(y_label, 40 * rows), fontsize=10)
         mappable = ScalarMappable(norm=scale, cmap=COLOURMAP)
-        bar = figure.colorbar(mappable, ax=list(panels.flat), label=name, shrink=0.8, pad=0.06 if deep else 0.02)
+        bar = figure.colorbar(mappable, ax=list(panels.flat), label=name, shrink=0.8, pad=0.06 if surface else 0.02)
         if logarithmic:
             bar.set_ticks(_round_levels(scale))
             bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda level, _: f"{level:g}"))
@@ -204,7 +179,7 @@ def side_by_side(
 
 
 def _grid(frame: pd.DataFrame, value: Value) -> Grid:
-    """Positions as meshes, and the values among them; what is not finite is masked."""
+    """Return positions as meshes and the values on them; what is not finite is masked."""
     table = frame.pivot(index="y", columns="x", values=value)
     x, y = np.meshgrid(table.columns.to_numpy(float), table.index.to_numpy(float))
     return x, y, np.ma.masked_invalid(table.to_numpy(float) * (100 if value == "accuracy" else 1))
@@ -219,19 +194,18 @@ def _shared_scale(grids: list[Grid], value: Value) -> tuple[Normalize, bool]:
     low, high = float(finite.min()), float(finite.max())
     if high <= low:
         low, high = low - 0.5, high + 0.5
-    logarithmic = value == "loss" and spans_decades(finite)
+    logarithmic = value == "loss" and _spans_decades(finite)
     return (LogNorm if logarithmic else Normalize)(low, high), logarithmic
 
 
-def _fitted(label: str, longest: int) -> str:
-    """A label with its unit on a second line where one is too short."""
-    return label if len(label) <= longest else label.replace(" (", "\n(", 1)
+def _wrap_unit(label: str, max_length: int) -> str:
+    """Put the unit of a label on a second line where one is too short."""
+    return label if len(label) <= max_length else label.replace(" (", "\n(", 1)
 
 
 def _round_levels(scale: Normalize) -> list[float]:
-    """Round numbers within a log scale: 1, 2, 5 of each decade, or the decades alone where there are many."""
-    assert scale.vmin is not None
-    assert scale.vmax is not None
+    """Return round numbers within a log scale: 1, 2, 5 of each decade, or the decades alone where there are many."""
+    assert scale.vmin is not None and scale.vmax is not None  # noqa: PT018
     first, last = int(np.floor(np.log10(scale.vmin))), int(np.ceil(np.log10(scale.vmax)))
     digits = (1, 2, 5) if last - first <= 3 else (1,)
     levels = [digit * 10.0**power for power in range(first, last + 1) for digit in digits]
@@ -252,32 +226,32 @@ def _draw_contour(
     lines = axes.contour(x, y, z, levels=drawn, colors=colours, linewidths=0.8)
     axes.xaxis.set_major_locator(MaxNLocator(4))
     axes.yaxis.set_major_locator(MaxNLocator(4))
-    kept = []
+    occupied = []
     for mark in marks:
         axes.plot(mark, 0, marker="o", markersize=6, markerfacecolor="white", markeredgecolor="black")
-        kept.append(_place(axes, (mark, 0)))
+        occupied.append(_axes_fraction(axes, (mark, 0)))
     for text in axes.clabel(lines, fmt=lambda level: f"{level:.2g}", fontsize=7, inline=False):
-        place = _place(axes, text.get_position())
-        crowded = any(np.abs(place - other).max() < 0.09 for other in kept)
-        if crowded or place.min() < 0.06 or place.max() > 0.94:
+        position = _axes_fraction(axes, text.get_position())
+        crowded = any(np.abs(position - other).max() < 0.09 for other in occupied)
+        if crowded or position.min() < 0.06 or position.max() > 0.94:
             text.set_visible(False)
             continue
-        kept.append(place)
+        occupied.append(position)
         text.set_color("black")
         text.set_path_effects([withStroke(linewidth=2, foreground="white")])
 
 
-def _place(axes: Axes, position: tuple[float, float]) -> np.ndarray:
-    """Where a position stands in its panel, from 0 to 1 either way."""
+def _axes_fraction(axes: Axes, position: tuple[float, float]) -> np.ndarray:
+    """Convert data coordinates to fractions of the panel."""
     return axes.transAxes.inverted().transform(axes.transData.transform(position))
 
 
 def _draw_surface(
     axes: Any, x: np.ndarray, y: np.ndarray, z: np.ma.MaskedArray, scale: Normalize, logarithmic: bool
 ) -> None:
-    """Each face has the mean colour of its corners, and is left out where a corner has no value.
+    """Give each face the mean colour of its corners, and leave it out where a corner has no value.
 
-    On a log scale the height is log10 of the value, since 3-D axes know no log scale; ticks show the value.
+    3-D axes have no log scale: there the height is log10 of the value, and ticks show the value.
     """
     from matplotlib import colormaps
     from matplotlib.ticker import MaxNLocator
@@ -285,17 +259,8 @@ def _draw_surface(
     height = np.ma.log10(z) if logarithmic else z
     shades = np.asarray(scale(z.filled(np.nan)), dtype=float)
     faces = (shades[1:, 1:] + shades[1:, :-1] + shades[:-1, 1:] + shades[:-1, :-1]) / 4
-    axes.plot_surface(
-        x,
-        y,
-        height.filled(np.nan),
-        facecolors=colormaps[COLOURMAP](faces),
-        shade=False,
-        rstride=1,
-        cstride=1,
-        edgecolor="#00000070",
-        linewidth=0.3,
-    )
+    style = {"shade": False, "rstride": 1, "cstride": 1, "edgecolor": "#00000070", "linewidth": 0.3}
+    axes.plot_surface(x, y, height.filled(np.nan), facecolors=colormaps[COLOURMAP](faces), **style)
     bounds = np.array([scale.vmin, scale.vmax], dtype=float)
     axes.set_zlim(*(np.log10(bounds) if logarithmic else bounds))
     for axis in (axes.xaxis, axes.yaxis, axes.zaxis):

@@ -1,4 +1,4 @@
-"""Figures of time: what a step is spent on, and how time falls with the number of workers."""
+"""Figures of time: the phases of a step, and time over the number of workers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scala_lab.clock import PHASES
-from scala_lab.errors import UserError
-from scala_lab.report.figures.style import COLOURS, DASHES, FILLS, HATCHES, MARKERS, new_figure, styled
+from scala_lab.report.figures.style import (
+    FILLS,
+    HATCHES,
+    bar_style,
+    label_rows,
+    line_style,
+    new_figure,
+    require_columns,
+    styled,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,46 +27,29 @@ if TYPE_CHECKING:
 def phase_bars(
     frame: pd.DataFrame, title: str = "Where the time of a step goes", unit: str = "forward passes"
 ) -> Figure:
-    """One stacked bar per method, a part for each phase, whole steps written beside it.
+    """Draw one stacked bar per method, a part for each phase, the whole step written beside it.
 
-    Args:
-        frame: One row per method and phase: method, phase, value. Methods stand in the order of their first row.
-        title: Over the figure.
-        unit: Of the values.
+    `frame` has one row per method and phase: method, phase, value (in `unit`).
     """
-    _require(frame, "method", "phase", "value")
+    require_columns(frame, "method", "phase", "value")
     methods = list(dict.fromkeys(frame["method"]))
     phases = [phase for phase in PHASES if phase in set(frame["phase"])]
-    fills = [*FILLS, "#ffffff", "#9db3d1"]
-    hatches = [*HATCHES, "ooo", "--"]
+    fills, hatches = [*FILLS, "#ffffff", "#9db3d1"], [*HATCHES, "ooo", "--"]
     with styled():
         figure = new_figure(7.2, 1.9 + 0.55 * len(methods))
         axes = figure.subplots()
         left = np.zeros(len(methods))
         for phase in phases:
-            number = PHASES.index(phase)
+            index = PHASES.index(phase)
             rows = frame[frame["phase"] == phase].set_index("method")["value"]
             widths = np.array([float(rows.get(method, 0.0)) for method in methods])
-            axes.barh(
-                np.arange(len(methods)),
-                widths,
-                0.62,
-                left=left,
-                color=fills[number % len(fills)],
-                hatch=hatches[number % len(hatches)],
-                edgecolor="black",
-                linewidth=0.8,
-                label=phase,
-            )
+            style = bar_style(0, color=fills[index % len(fills)], hatch=hatches[index % len(hatches)])
+            axes.barh(np.arange(len(methods)), widths, 0.62, left=left, label=phase, **style)
             left += widths
-        for place, whole in enumerate(left):
-            axes.annotate(f"{whole:.2f}", (whole, place), xytext=(5, 0), textcoords="offset points", va="center")
-        axes.set_yticks(range(len(methods)), methods)
-        axes.set_ylim(len(methods) - 0.4, -0.6)
-        axes.tick_params(axis="y", length=0)
+        for row, whole in enumerate(left):
+            axes.annotate(f"{whole:.2f}", (whole, row), xytext=(5, 0), textcoords="offset points", va="center")
+        label_rows(axes, methods)
         axes.set_xlim(0, 1.1 * left.max())
-        axes.grid(axis="x")
-        axes.set_axisbelow(True)
         axes.set_xlabel(f"time of a step ({unit})")
         axes.set_title(title)
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
@@ -66,41 +57,25 @@ def phase_bars(
 
 
 def exchange_bars(frame: pd.DataFrame, title: str = "What communication adds to a step") -> Figure:
-    """One bar per place, its parts in percent of the step: computing, and the communication that nothing hides.
+    """Draw one bar per setup, in percent of the step: computing, and communication not hidden behind it.
 
-    Args:
-        frame: One row per place: label, computing, exposed; both in the same unit.
-        title: Over the figure.
+    `frame` has one row per setup: label, computing, exposed, both in the same unit.
     """
-    _require(frame, "label", "computing", "exposed")
+    require_columns(frame, "label", "computing", "exposed")
     whole = (frame["computing"] + frame["exposed"]).to_numpy()
     with styled():
         figure = new_figure(7.2, 1.7 + 0.42 * len(frame))
         axes = figure.subplots()
         left = np.zeros(len(frame))
-        for number, (name, label) in enumerate((("computing", "computing"), ("exposed", "exposed communication"))):
+        for index, (name, label) in enumerate((("computing", "computing"), ("exposed", "exposed communication"))):
             widths = 100 * frame[name].to_numpy() / whole
-            axes.barh(
-                np.arange(len(frame)),
-                widths,
-                0.62,
-                left=left,
-                color=FILLS[number],
-                hatch=HATCHES[number],
-                edgecolor="black",
-                linewidth=0.8,
-                label=label,
-            )
+            axes.barh(np.arange(len(frame)), widths, 0.62, left=left, label=label, **bar_style(index))
             left += widths
-        for place, share in enumerate(100 * frame["exposed"].to_numpy() / whole):
-            axes.annotate(f"{share:.0f}%", (100, place), xytext=(5, 0), textcoords="offset points", va="center")
-        axes.set_yticks(range(len(frame)), list(frame["label"]))
-        axes.set_ylim(len(frame) - 0.4, -0.6)
-        axes.tick_params(axis="y", length=0)
+        for row, share in enumerate(100 * frame["exposed"].to_numpy() / whole):
+            axes.annotate(f"{share:.0f}%", (100, row), xytext=(5, 0), textcoords="offset points", va="center")
+        label_rows(axes, list(frame["label"]))
         axes.set_xlim(0, 112)
         axes.set_xticks(range(0, 101, 20))
-        axes.grid(axis="x")
-        axes.set_axisbelow(True)
         axes.set_xlabel("share of a step (%)")
         axes.set_title(title)
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
@@ -110,32 +85,21 @@ def exchange_bars(frame: pd.DataFrame, title: str = "What communication adds to 
 def worker_lines(
     frame: pd.DataFrame, title: str, y_label: str = "seconds per epoch", x_label: str = "workers"
 ) -> Figure:
-    """Time over the number of workers on logarithmic scales, beside a thin line of perfect scaling for each.
+    """Draw time over the number of workers on logarithmic scales, with a thin line of perfect scaling for each.
 
-    Args:
-        frame: One row per label and number of workers: label, workers, value, and optionally low, high.
-        title: Over the figure.
-        y_label: Of the values.
-        x_label: Of the numbers of workers.
+    `frame` has one row per label and number of workers: label, workers, value, and optionally low, high.
     """
-    _require(frame, "label", "workers", "value")
+    require_columns(frame, "label", "workers", "value")
     with styled():
         from matplotlib.lines import Line2D
 
         figure = new_figure(6.4, 4.6)
         axes = figure.subplots()
-        for number, label in enumerate(dict.fromkeys(frame["label"])):
+        for index, label in enumerate(dict.fromkeys(frame["label"])):
             line = frame[frame["label"] == label].sort_values("workers")
-            colour = COLOURS[number % len(COLOURS)]
-            axes.plot(
-                line["workers"],
-                line["value"],
-                label=label,
-                color=colour,
-                linestyle=DASHES[number % len(DASHES)],
-                marker=MARKERS[number % len(MARKERS)],
-                markerfacecolor="white",
-            )
+            style = line_style(index)
+            colour = style["color"]
+            axes.plot(line["workers"], line["value"], label=label, **style)
             if {"low", "high"} <= set(line):
                 axes.fill_between(line["workers"], line["low"], line["high"], color=colour, alpha=0.15, linewidth=0)
             perfect = line["value"].iloc[0] * line["workers"].iloc[0] / line["workers"]
@@ -157,7 +121,7 @@ def worker_lines(
 
 
 def _plain_ticks(axes: Axes) -> None:
-    """Ticks at 1, 2, 5 of each decade, or at all digits where those are few, as numbers and not as powers."""
+    """Put ticks at 1, 2, 5 of each decade, or at all digits where those are few, as numbers and not as powers."""
     low, high = axes.get_ylim()
     powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     for digits in ((1, 2, 5), range(1, 10)):
@@ -165,11 +129,3 @@ def _plain_ticks(axes: Axes) -> None:
         if len(ticks) >= 3:
             break
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-
-
-def _require(frame: pd.DataFrame, *columns: str) -> None:
-    for column in columns:
-        if column not in frame:
-            raise UserError(f"the figure's table needs a column {column}: it has {', '.join(map(str, frame.columns))}")
-    if frame.empty:
-        raise UserError("the figure's table has no rows")

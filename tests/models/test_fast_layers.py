@@ -1,4 +1,4 @@
-"""Quick attention: torch's own values and gradients, masks of the rate asked for, and one answer to one question."""
+"""Fast attention has torch's values and gradients; fast dropout masks have their rate and are independent."""
 
 from __future__ import annotations
 
@@ -6,16 +6,25 @@ import json
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 from scala_lab.curvature.autograd import QuickLayers
 from scala_lab.models.encoder import Encoder
-from scala_lab.models.fast_layers import LEVELS, attention, padding_mask, use_own_attention
+from scala_lab.models.fast_layers import (
+    LEVELS,
+    FastDropout,
+    attention,
+    padding_mask,
+    use_fast_dropout,
+    use_own_attention,
+)
 from scala_lab.models.loading import load_classifier
 from tests.models.test_encoder import TASK, batch, load
 from tests.tiny import ARCHITECTURES, save_tiny_model
 
 SAMPLES, HEADS, TOKENS, WIDTH = 3, 2, 5, 4
+ENTRIES = 1_000_001
 
 
 class Bidirectional(torch.nn.Module):
@@ -36,7 +45,7 @@ def mask():
 
 
 @pytest.mark.parametrize("kind", ["bool", "additive", "none"])
-def test_but_for_its_dropout_it_is_torchs_attention_with_its_gradient(parts, mask, kind, monkeypatch):
+def test_without_dropout_attention_is_torchs_with_its_gradient(parts, mask, kind, monkeypatch):
     monkeypatch.setattr("scala_lab.models.fast_layers.fast_dropout", lambda values, rate: values)
     masks = {"bool": mask, "additive": torch.zeros(mask.shape).double().masked_fill(~mask, -torch.inf), "none": None}
     expected = functional.scaled_dot_product_attention(*parts, attn_mask=masks[kind], scale=0.3).transpose(1, 2)
@@ -47,7 +56,7 @@ def test_but_for_its_dropout_it_is_torchs_attention_with_its_gradient(parts, mas
         torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
 
 
-def test_shares_are_dropped_at_the_rate_and_the_others_scaled_up():
+def test_attention_weights_are_dropped_at_the_rate_and_the_others_scaled_up():
     torch.manual_seed(0)
     query, key = torch.randn(2, 200, 2, 10, 4).double()
     value = torch.eye(10).double().expand(200, 2, 10, 10)
@@ -60,18 +69,18 @@ def test_shares_are_dropped_at_the_rate_and_the_others_scaled_up():
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.4])
-def test_one_query_repeated_is_answered_once(parts, mask, rate, monkeypatch):
+def test_attention_to_a_broadcast_query_is_computed_once(parts, mask, rate, monkeypatch):
     query, key, value = parts
     repeated = query[:, :, :1].expand(-1, -1, TOKENS, -1)
-    asked = []
+    queries = []
     kernel = functional.scaled_dot_product_attention
     baddbmm = torch.baddbmm
     monkeypatch.setattr(
-        functional, "scaled_dot_product_attention", lambda *a, **k: asked.append(a[0]) or kernel(*a, **k)
+        functional, "scaled_dot_product_attention", lambda *a, **k: queries.append(a[0]) or kernel(*a, **k)
     )
-    monkeypatch.setattr(torch, "baddbmm", lambda *a, **k: asked.append(a[1]) or baddbmm(*a, **k))
+    monkeypatch.setattr(torch, "baddbmm", lambda *a, **k: queries.append(a[1]) or baddbmm(*a, **k))
     found, _ = attention(Bidirectional(), repeated, key, value, mask, dropout=rate, scaling=0.3)
-    assert [part.shape[-2] for part in asked] == [1]
+    assert [query.shape[-2] for query in queries] == [1]
     assert found.shape == (SAMPLES, TOKENS, HEADS, WIDTH)
     assert found.stride(1) == 0
     if not rate:
@@ -91,7 +100,7 @@ def test_causal_attention_stays_torchs_own(parts):
     )
 
 
-def test_one_query_repeated_has_many_answers_where_each_token_sees_those_before_it(parts):
+def test_causal_attention_to_a_broadcast_query_differs_from_token_to_token(parts):
     query, key, value = parts
     repeated = query[:, :, :1].expand(-1, -1, TOKENS, -1)
     expected = functional.scaled_dot_product_attention(repeated, key, value, is_causal=True)
@@ -116,7 +125,7 @@ def test_a_mask_that_is_more_than_padding_is_made_by_transformers():
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_every_architecture_takes_it_and_its_checkpoints_do_not_know(tmp_path, architecture):
+def test_every_architecture_takes_our_attention_and_its_checkpoints_do_not_know(tmp_path, architecture):
     folder = save_tiny_model(tmp_path / "model", architecture)
     stock, quick = load(folder), load(folder)
     use_own_attention(quick)
@@ -152,3 +161,56 @@ def test_a_training_step_has_the_mean_of_the_stock_models(tmp_path, architecture
     error = theirs.std(0) * (2 / len(theirs)) ** 0.5
     assert ((ours.mean(0) - theirs.mean(0)).abs() < 5 * error).all()
     assert torch.allclose(ours.std(0), theirs.std(0), rtol=0.1)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_share_of_zeros_and_mean_are_those_of_the_rate(rate):
+    torch.manual_seed(0)
+    out = FastDropout(rate)(torch.ones(ENTRIES))
+    deviation = (rate * (1 - rate) / ENTRIES) ** 0.5
+    assert float((out == 0).double().mean()) == pytest.approx(rate, abs=5 * deviation + 1 / LEVELS)
+    assert float(out.double().mean()) == pytest.approx(1.0, abs=5 * deviation / (1 - rate))
+    drawn = round(rate * LEVELS) / LEVELS
+    assert out.unique().tolist() == pytest.approx([0.0, 1 / (1 - drawn)], rel=1e-6)
+
+
+@pytest.mark.parametrize("lag", [1, 2, 3, 4, 8, 64])
+def test_neighbours_are_independent(lag):
+    torch.manual_seed(1)
+    kept = (FastDropout(0.5)(torch.ones(ENTRIES)) != 0).double() - 0.5
+    assert abs(float((kept[lag:] * kept[:-lag]).mean()) * 4) < 5 / ENTRIES**0.5
+
+
+def test_each_of_the_four_entries_of_a_word_has_the_rate():
+    torch.manual_seed(2)
+    dropped = (FastDropout(0.1)(torch.ones(ENTRIES - 1)) == 0).double().view(-1, 4).mean(0)
+    assert dropped.tolist() == pytest.approx([0.1] * 4, abs=5 * (0.09 / (ENTRIES // 4)) ** 0.5)
+
+
+def test_seeding_torch_fixes_the_mask_and_the_gradient_has_the_same_one():
+    values = torch.ones(7, 13, dtype=torch.float64, requires_grad=True)
+    masks = []
+    for seed in (3, 3, 4):
+        torch.manual_seed(seed)
+        out = FastDropout(0.3)(values)
+        (gradient,) = torch.autograd.grad(out.sum(), values)
+        assert torch.equal(gradient, out)
+        masks.append(out)
+    assert torch.equal(masks[0], masks[1])
+    assert not torch.equal(masks[0], masks[2])
+
+
+def test_nothing_is_dropped_in_eval_mode_nor_at_rate_0():
+    values = torch.randn(5, 5)
+    assert torch.equal(FastDropout(0.5).eval()(values), values)
+    assert torch.equal(FastDropout(0.0)(values), values)
+
+
+def test_a_models_dropout_modules_become_fast_ones_and_keep_their_rate():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.25), nn.Sequential(nn.Dropout(0.5), nn.AlphaDropout(0.5)))
+    use_fast_dropout(model)
+    assert [type(module) for module in model.modules() if "Dropout" in type(module).__name__] == [
+        *[FastDropout] * 2,
+        nn.AlphaDropout,
+    ]
+    assert model[1].p == 0.25

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from scala_lab import RunSpec
-from scala_lab import machine as cores
+from scala_lab import RunSpec, machine
 from scala_lab.cli import main
 from scala_lab.study.api import all_studies
 from scala_lab.study.profiles import PROFILES
 from scala_lab.training.distributed import check_devices, warn_of_crowded_cores
 from tests.command_line import data_flags, flags, refuse, train_flags
+from tests.processes import run
 from tests.tiny import write_rows
 
 
@@ -36,7 +37,7 @@ def here(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def one_core(monkeypatch) -> None:
-    monkeypatch.setattr(cores, "usable_cores", lambda: 1)
+    monkeypatch.setattr(machine, "usable_cores", lambda: 1)
 
 
 @pytest.fixture
@@ -57,12 +58,12 @@ def bound() -> Iterator[None]:
 )
 def test_threads_are_as_openmp_reads_its_variable_or_the_cores(monkeypatch, value, threads):
     """What OpenMP ignores is ignored."""
-    monkeypatch.setattr(cores, "usable_cores", lambda: 8)
+    monkeypatch.setattr(machine, "usable_cores", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS")
     if value is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", value)
     assert RunSpec().resolved().machine.threads == threads
-    assert RunSpec.of(threads=6).resolved().machine.threads == 6, "what is asked for decides"
+    assert RunSpec.of(threads=6).resolved().machine.threads == 6, "a given number decides"
     if threads == 8:
         assert RunSpec.of(workers=3).resolved().machine.threads == 2, "the cores are shared"
         assert RunSpec.of(workers=9).resolved().machine.threads == 1
@@ -84,42 +85,42 @@ def test_commands_on_checkpoints_take_the_threads_of_the_variable(here, tiny_ber
         "sharpness": {"samples": 4},
         "landscape": {"samples": 4, "out": "l", "directions": "random"},
     }
-    words = [command, str(tiny_bert), *data_flags(Path("rows.csv"), threads=None), *flags(**more[command])]
-    words += flags(line_points=2, plane_points=0) if command == "landscape" else []
+    args = [command, str(tiny_bert), *data_flags(Path("rows.csv"), threads=None), *flags(**more[command])]
+    args += flags(line_points=2, plane_points=0) if command == "landscape" else []
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     torch.set_num_threads(1)
-    assert main(words) == 0
+    assert main(args) == 0
     assert torch.get_num_threads() == 2
 
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_ids_of_profiles_do_not_depend_on_the_variable(monkeypatch, name):
     """Else a study would train its runs again in another shell."""
-    profile, found = PROFILES[name], []
+    profile, keys = PROFILES[name], []
     studies = [study for study in all_studies().values() if name != "paper" or len(study.cells(profile)) < 200]
     for value in ("1", "7"):
         monkeypatch.setenv("OMP_NUM_THREADS", value)
-        found.append([cell.key for study in studies for cell in study.cells(profile)])
-    assert found[0] == found[1]
-    assert len(found[0]) > 100
+        keys.append([cell.key for study in studies for cell in study.cells(profile)])
+    assert keys[0] == keys[1]
+    assert len(keys[0]) > 100
 
 
 def test_more_than_four_workers_on_a_core_are_refused(here, tiny_bert, one_core, capfd):
-    said = "--workers 5 is too many for the 1 core of this host, which take up to 4: with torchrun"
-    refuse(capfd, train_flags(tiny_bert, Path("rows.csv"), workers=5, device="cpu"), said)
+    message = "--workers 5 is too many for the 1 core of this host, which take up to 4: with torchrun"
+    refuse(capfd, train_flags(tiny_bert, Path("rows.csv"), workers=5, device="cpu"), message)
     rows = data_flags(Path("rows.csv"))
-    refuse(capfd, ["sharpness", str(tiny_bert), *rows, *flags(samples=12, workers=5, device="cpu")], said)
+    refuse(capfd, ["sharpness", str(tiny_bert), *rows, *flags(samples=12, workers=5, device="cpu")], message)
 
 
 @pytest.mark.parametrize("command", ["train", "sharpness"])
 def test_workers_that_outnumber_the_cores_are_spoken_of(here, tiny_bert, bound, capfd, command):
     """Once, when a run starts; what is refused before is not spoken of."""
     if command == "train":
-        words = train_flags(tiny_bert, Path("rows.csv"), workers=2, device="cpu", epochs=1)
+        args = train_flags(tiny_bert, Path("rows.csv"), workers=2, device="cpu", epochs=1)
     else:
-        words = ["sharpness", str(tiny_bert), *data_flags(Path("rows.csv"))]
-        words += flags(samples=12, workers=2, device="cpu")
-    assert main(words) == 0
+        args = ["sharpness", str(tiny_bert), *data_flags(Path("rows.csv"))]
+        args += flags(samples=12, workers=2, device="cpu")
+    assert main(args) == 0
     assert capfd.readouterr().err.count("note: 2 workers share the 1 core of this host and take turns\n") == 1
 
 
@@ -136,11 +137,11 @@ def test_note_on_workers(one_core, monkeypatch, capfd):
 
 
 def test_workers_that_fit_are_not_spoken_of(monkeypatch, capfd):
-    monkeypatch.setattr(cores, "usable_cores", lambda: 4)
-    cores.check_crowd(16)
-    cores.warn_of_crowd(4, 1)
-    cores.warn_of_crowd(2, 2)
-    cores.warn_of_crowd(1, 16)
+    monkeypatch.setattr(machine, "usable_cores", lambda: 4)
+    machine.check_crowd(16)
+    machine.warn_of_crowd(4, 1)
+    machine.warn_of_crowd(2, 2)
+    machine.warn_of_crowd(1, 16)
     assert capfd.readouterr().err == ""
 
 
@@ -149,3 +150,10 @@ def test_workers_of_a_launcher_are_let_in(one_core, monkeypatch):
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "16"), ("LOCAL_WORLD_SIZE", "16")):
         monkeypatch.setitem(os.environ, name, value)
     check_devices(RunSpec.of(workers=16, device="cpu").resolved())
+
+
+def test_peak_memory_is_this_process_own():
+    """On Linux getrusage counts the memory of the parent process too."""
+    child = "from scala_lab.machine import peak_memory_bytes; print(peak_memory_bytes())"
+    parent = "import subprocess, sys; held = b'x' * 10**9; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+    assert 10**7 < int(run([sys.executable, "-c", parent, child])) < 9 * 10**8

@@ -143,7 +143,7 @@ def test_folder_without_write_permission(tmp_path, monkeypatch):
 HOLDER = """
 import sys
 from pathlib import Path
-from scala_lab.training.run_folder import locked
+from scala_lab.training.run_dir import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

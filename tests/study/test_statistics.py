@@ -1,4 +1,4 @@
-"""Intervals against scipy and by hand, pairing, and the choice of rates."""
+"""Intervals against scipy and by hand, and pairing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from scala_lab.study.statistics import (
     paired_difference,
     paired_ratio,
     slope_interval,
-    tuned,
 )
 
 LEFT = np.array([84.2, 90.1, 91.7, 93.4, 85.0])
@@ -24,54 +23,54 @@ RIGHT = np.array([83.9, 89.0, 91.9, 92.6, 84.1])
 
 
 def test_mean_interval_is_that_of_scipy():
-    found = mean_interval(LEFT)
+    estimate = mean_interval(LEFT)
     low, high = stats.t.interval(0.95, len(LEFT) - 1, LEFT.mean(), stats.sem(LEFT))
-    assert (found.low, found.high) == pytest.approx((low, high), rel=1e-12)
-    assert found.value == pytest.approx(LEFT.mean())
-    assert found.n == 5
+    assert (estimate.low, estimate.high) == pytest.approx((low, high), rel=1e-12)
+    assert estimate.value == pytest.approx(LEFT.mean())
+    assert estimate.n == 5
 
 
 def test_paired_difference_is_decided_as_the_paired_t_test_decides():
-    found = paired_difference(LEFT, RIGHT)
+    estimate = paired_difference(LEFT, RIGHT)
     test = stats.ttest_rel(LEFT, RIGHT)
     interval = test.confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((interval.low, interval.high), rel=1e-10)
-    assert (found.low > 0) == (test.pvalue < 0.05)
-    assert found.effect_size == pytest.approx(test.statistic / math.sqrt(5), rel=1e-10)
+    assert (estimate.low, estimate.high) == pytest.approx((interval.low, interval.high), rel=1e-10)
+    assert (estimate.low > 0) == (test.pvalue < 0.05)
+    assert estimate.effect_size == pytest.approx(test.statistic / math.sqrt(5), rel=1e-10)
 
 
 def test_paired_ratio_by_hand():
     # log ratios 0 and log 4: mean log 2; deviation log 4 / sqrt 2; t(0.975, 1) = 12.706
-    found = paired_ratio([1.0, 4.0], [1.0, 1.0])
-    assert found.value == pytest.approx(2.0)
-    assert math.log(found.high / 2) == pytest.approx(12.7062 * math.log(4) / 2, rel=1e-5)
-    assert found.low * found.high == pytest.approx(4.0)
-    assert found.unit == "x"
+    estimate = paired_ratio([1.0, 4.0], [1.0, 1.0])
+    assert estimate.value == pytest.approx(2.0)
+    assert math.log(estimate.high / 2) == pytest.approx(12.7062 * math.log(4) / 2, rel=1e-5)
+    assert estimate.low * estimate.high == pytest.approx(4.0)
+    assert estimate.unit == "x"
 
 
 def test_slope_interval_is_that_of_a_regression_with_a_known_answer():
     # Anscombe's first set: y = 3.0001 + 0.5001 x, standard error of the slope 0.1179, 9 degrees of freedom
     x = [10, 8, 13, 9, 11, 14, 6, 4, 12, 7, 5]
     y = [8.04, 6.95, 7.58, 8.81, 8.33, 9.96, 7.24, 4.26, 10.84, 4.82, 5.68]
-    found = slope_interval(x, y)
-    assert found.value == pytest.approx(0.5001, abs=1e-4)
-    assert found.high - found.value == pytest.approx(0.1179 * stats.t.ppf(0.975, 9), rel=1e-3)
+    estimate = slope_interval(x, y)
+    assert estimate.value == pytest.approx(0.5001, abs=1e-4)
+    assert estimate.high - estimate.value == pytest.approx(0.1179 * stats.t.ppf(0.975, 9), rel=1e-3)
 
 
 @pytest.mark.parametrize(
     ("values", "n"), [([], 0), ([math.nan], 0), ([80.0], 1), ([80.0, math.nan], 1), ([math.inf, 80.0], 1)]
 )
 def test_fewer_than_two_finite_values_decide_nothing(values, n):
-    found = mean_interval(values)
-    assert found.n == n
-    assert not found.decided
-    assert (found.low, found.high) == (-math.inf, math.inf)
+    estimate = mean_interval(values)
+    assert estimate.n == n
+    assert not estimate.decided
+    assert (estimate.low, estimate.high) == (-math.inf, math.inf)
 
 
 def test_two_points_have_a_slope_but_no_interval():
-    found = slope_interval([0.0, 1.0], [1.0, 3.0])
-    assert found.value == pytest.approx(2.0)
-    assert not found.decided
+    estimate = slope_interval([0.0, 1.0], [1.0, 3.0])
+    assert estimate.value == pytest.approx(2.0)
+    assert not estimate.decided
     assert math.isnan(slope_interval([1.0, 1.0], [1.0, 2.0]).value)
 
 
@@ -84,9 +83,9 @@ def test_a_factor_of_nothing_is_left_out():
 
 
 def test_equal_differences_leave_no_width():
-    found = paired_difference([2.0, 3.0], [1.0, 2.0])
-    assert (found.low, found.value, found.high) == (1.0, 1.0, 1.0)
-    assert math.isnan(found.effect_size)
+    estimate = paired_difference([2.0, 3.0], [1.0, 2.0])
+    assert (estimate.low, estimate.value, estimate.high) == (1.0, 1.0, 1.0)
+    assert math.isnan(estimate.effect_size)
 
 
 @pytest.mark.parametrize(
@@ -123,25 +122,3 @@ def test_paired_columns_refuse_what_they_cannot_tell_apart():
     frame = runs(task=["a", "a", "a"], method=["x", "x", "y"], score=[1.0, 2.0, 3.0])
     with pytest.raises(ValueError, match="a column that tells them apart is missing"):
         paired_columns(frame, "score", "method", "x", "y")
-
-
-def test_tuned_takes_the_rate_with_the_best_mean_and_says_when_it_ends_the_grid():
-    frame = runs(
-        method=["x"] * 6 + ["y"] * 6,
-        rate=[0.1, 0.1, 0.2, 0.2, 0.3, 0.3] * 2,
-        seed=[0, 1] * 6,
-        score=[1, 1, 5, 2, 9, math.nan, 1, 1, 2, 2, 3, 3],
-    )
-    best = tuned(frame, ["method"])
-    assert best[best["method"] == "x"]["rate"].unique().tolist() == [0.2], "a rate with a diverged seed is no best rate"
-    assert best[best["method"] == "x"]["score"].tolist() == [5, 2]
-    assert best.groupby("method")["edge"].first().to_dict() == {"x": False, "y": True}
-    assert set(best["grid_points"]) == {3}
-
-
-def test_tuned_leaves_out_a_method_that_never_finished_and_knows_no_edge_of_one_rate():
-    frame = runs(method=["x", "y"], rate=[0.1, 0.1], seed=[0, 0], score=[math.nan, 1.0])
-    best = tuned(frame, ["method"])
-    assert best["method"].tolist() == ["y"]
-    assert not best["edge"].any()
-    assert tuned(frame[frame["method"] == "x"], ["method"]).empty

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from scala_lab import RunSpec, train
 from scala_lab.methods.scala import Settling
-from scala_lab.training.progress import Silent
+from scala_lab.training.progress import RunBar
 from tests.tiny import WORDS, save_tiny_model
 
 
@@ -100,7 +100,7 @@ def test_noise_starts_when_the_loss_settles_and_resumed_runs_agree_to_the_bit(ea
     cuts = (start_step - 2, start_step + 1)  # in the open window, and after the noise started
     for cut in cuts:
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(Silent, "step", lambda self, line, cut=cut: _interrupt(line["step"] == cut))
+            patch.setattr(RunBar, "step", lambda self, line, cut=cut: _interrupt(line["step"] == cut))
             train(easy_run, tmp_path / "broken", save_every=0, resume=cut != cuts[0])
     broken = train(easy_run, tmp_path / "broken", save_every=0, resume=True)
     assert broken.record["noise_start"] == start
@@ -109,8 +109,8 @@ def test_noise_starts_when_the_loss_settles_and_resumed_runs_agree_to_the_bit(ea
     assert all(tensor.equal(weights[1][name]) for name, tensor in weights[0].items())
 
 
-def _interrupt(context):
-    if context:
+def _interrupt(condition):
+    if condition:
         raise KeyboardInterrupt
 
 
