@@ -209,7 +209,7 @@ def _silent(world: World) -> World:
     from scala_lab.training.distributed import World
 
     class Silent(World):
-        def sum(self, buffer: Tensor) -> None:
+        def all_reduce(self, buffer: Tensor) -> None:
             pass
 
     return Silent(world.rank, world.size, world.device)

@@ -132,7 +132,7 @@ def test_silent_workers_do_not_exchange_and_others_do(spec):
     class Counting(World):
         sent = 0
 
-        def sum(self, buffer):
+        def all_reduce(self, buffer):
             Counting.sent += 1
 
     timed = TimedTraining(spec("lamb").resolved(), Counting(0, 1, torch.device("cpu")))
