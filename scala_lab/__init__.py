@@ -20,16 +20,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from scala_lab.processes import VERSION
-
 if TYPE_CHECKING:
     from scala_lab.config import RunSpec
-    from scala_lab.training import train
+    from scala_lab.training.train import train
 
-__version__ = VERSION
+__version__ = "0.1.0"
 __all__ = ["RunSpec", "__version__", "train"]
 
-_MODULES = {"RunSpec": "scala_lab.config", "train": "scala_lab.training"}
+_MODULES = {"RunSpec": "scala_lab.config", "train": "scala_lab.training.train"}
 
 
 def __getattr__(name: str) -> Any:

@@ -16,8 +16,8 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from scala_lab import __version__
 from scala_lab.errors import UserError, nearest
-from scala_lab.processes import VERSION
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,7 +91,7 @@ def _dispatch(args: list[str]) -> int:
         print(_help())
         return 0
     if args[0] in ("-V", "--version"):
-        print(f"scala-lab {VERSION}")
+        print(f"scala-lab {__version__}")
         return 0
     name, rest = args[0], args[1:]
     if name not in COMMANDS:

@@ -25,8 +25,8 @@ from scala_lab.curvature.eigensolvers import top_eigenpairs
 from scala_lab.curvature.loss import stock_product
 from scala_lab.curvature.operator import HessianOperator
 from scala_lab.data.tokens import Padding, collate
+from scala_lab.divergence import task_loss
 from scala_lab.errors import UserError
-from scala_lab.methods.base import task_loss
 from scala_lab.models.admission import Admission, Float64Islands
 from scala_lab.models.architectures import WORDS, save_tiny
 from scala_lab.models.loading import load_classifier, to_float64

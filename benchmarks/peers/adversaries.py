@@ -16,7 +16,8 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional
 
-from scala_lab.methods.base import MicroBatch, Step, StepContext, correct_answers, statistics, task_loss
+from scala_lab.divergence import correct_answers, task_loss
+from scala_lab.methods.base import MicroBatch, Step, StepContext, statistics
 from scala_lab.models.encoder import Encoder
 
 

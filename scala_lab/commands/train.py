@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from scala_lab.cli import parse_flags, result_console
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
-from scala_lab.processes import launched_workers
+from scala_lab.machine import launched_workers
 
 if TYPE_CHECKING:
     from scala_lab.training.distributed import WorkerLauncher
@@ -66,9 +66,9 @@ def parse(args: list[str]) -> Train:
 def run(options: Train, launcher: WorkerLauncher | None = None) -> int:
     """Train, here or where a launcher starts workers, and show the result; exit code 1 for a run that diverged."""
     from scala_lab.models.loading import locate_model
-    from scala_lab.training import train
     from scala_lab.training.distributed import WorkerFailure
     from scala_lab.training.run_dir import read_run
+    from scala_lab.training.train import train
 
     if not options.save_every >= 0:  # refuses nan too
         raise UserError(f"--save-every must be at least 0, not {options.save_every:g}")

@@ -22,9 +22,9 @@ from scala_lab.curvature.checkpoint import Loaded, ProgressBar, SampleOptions, l
 from scala_lab.curvature.eigensolvers import EigenResult, top_eigenpairs
 from scala_lab.curvature.loss import is_regression, on_device, without_labels
 from scala_lab.curvature.operator import HessianOperator
+from scala_lab.divergence import correct_answers, task_loss
 from scala_lab.errors import UserError
-from scala_lab.methods.base import correct_answers, task_loss
-from scala_lab.optim.groups import undecayed_names
+from scala_lab.optim.build import undecayed_names
 
 if TYPE_CHECKING:
     import pandas as pd

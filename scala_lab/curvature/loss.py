@@ -16,10 +16,10 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from scala_lab.curvature.autograd import QuickLayers
+from scala_lab.divergence import task_loss
 from scala_lab.errors import UserError
-from scala_lab.methods.base import task_loss
 from scala_lab.models.encoder import find_word_embeddings, replaced_embeddings, without_cache
-from scala_lab.models.narrowing import Narrowing, narrowed
+from scala_lab.models.fast_layers import Narrowing, narrowed
 
 
 class ParameterSpace:

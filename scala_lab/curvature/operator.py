@@ -39,7 +39,7 @@ from scala_lab.curvature.loss import (
 from scala_lab.curvature.shards import SHARD_TOKENS, Lanes, cut_batch, graph_bytes, lane_count, probe
 from scala_lab.errors import UserError
 from scala_lab.models.admission import TOLERANCE, Float64Islands, first_line, random_twin
-from scala_lab.models.narrowing import prove_narrowing
+from scala_lab.models.fast_layers import prove_narrowing
 
 DEFAULT_BUDGET = 2 << 30
 """Bytes of retained graphs: enough for some hundred samples of a small encoder, little on any machine."""

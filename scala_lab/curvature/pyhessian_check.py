@@ -24,8 +24,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from scala_lab.curvature.eigensolvers import EigenResult, norm
 from scala_lab.curvature.loss import is_regression, on_device, without_labels
 from scala_lab.curvature.operator import HessianOperator
+from scala_lab.divergence import task_loss
 from scala_lab.errors import UserError
-from scala_lab.methods.base import task_loss
 
 
 def pyhessian_top(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from scala_lab.curvature.eigensolvers import EigenResult, KrylovBasis, dot, subtract_projection, top_eigenpairs
 from scala_lab.curvature.operator import HessianOperator
 from scala_lab.errors import UserError
-from scala_lab.optim.groups import layer_names
+from scala_lab.optim.build import layer_names
 
 MIN_PROBES = 10
 """Probes before the error bar may stop the search: with fewer, it is often too small by chance."""

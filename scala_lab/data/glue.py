@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scala_lab.data.tables import Rows, Table, TaskData, columns_found, read_text, require_columns
-from scala_lab.data.tasks import Task
+from scala_lab.data.tables import Table, columns_found, read_text, require_columns
+from scala_lab.data.tasks import Rows, Task, TaskData
 from scala_lab.errors import UserError
 from scala_lab.hub import hub_reachable
 

@@ -8,55 +8,26 @@ line. `.parquet`: as its schema says.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import math
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scala_lab.data.tasks import Task
+from scala_lab.data.tasks import SPLIT_STREAM, Rows, Task, TaskData
 from scala_lab.errors import UserError
 
+if TYPE_CHECKING:
+    from scala_lab.config import DataSpec
+
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
-
-
-@dataclass(frozen=True)
-class Rows:
-    """The texts and labels of one split.
-
-    `second` is None for single-sentence tasks. Labels are int64 class indices in the order of `Task.labels`, or
-    float32 scores for regression.
-    """
-
-    first: list[str]
-    second: list[str] | None
-    labels: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.first)
-
-    def take(self, indices: np.ndarray) -> Rows:
-        """Return the rows at these indices, in this order."""
-        second = None if self.second is None else [self.second[index] for index in indices]
-        return Rows([self.first[index] for index in indices], second, self.labels[indices])
-
-
-@dataclass(frozen=True)
-class TaskData:
-    """All rows of a task."""
-
-    task: Task
-    train: Rows
-    evals: Mapping[str, Rows]
-    """By name; the first is the headline split (`dev`, or mnli's `dev_matched` before `dev_mismatched`)."""
-    skipped: Mapping[str, int] = field(default_factory=dict)
-    """Number of malformed rows left out, by file name."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +75,115 @@ class Table:
                 raise UserError(f"{self.where(row)}: {cell!r} in column {column!r} is not a finite number")
             scores.append(score)
         return np.array(scores, dtype=np.float32)
+
+
+def load_own_file(data: DataSpec) -> TaskData:
+    """Load the rows of a user's file, with `data.eval_file` or a random tenth of them to evaluate on."""
+    path = Path(data.task)
+    wanted = _wanted_columns(data, path)
+    if data.eval_file is not None and not data.eval_file.is_file():
+        raise UserError(f"--eval-file {data.eval_file} does not exist")
+    table = _clean(read_own_table(path, wanted), data)
+    task = Task(
+        name=path.name,
+        text_columns=data.text_columns,
+        label_column=wanted[-1],
+        labels=() if data.regression else _classes(table, wanted[-1]),
+        metrics=("pearson", "spearman") if data.regression else ("accuracy",),
+    )
+    rows = table.rows(task)
+    if data.eval_file is not None:
+        return TaskData(task, rows, {"dev": _clean(read_own_table(data.eval_file, wanted), data).rows(task)})
+    if len(rows) < 2:
+        raise UserError(f"{path} has a single row: without --eval-file it takes two, one to train and one to evaluate")
+    order = np.random.default_rng([data.data_seed, SPLIT_STREAM]).permutation(len(rows))
+    dev_rows = max(1, len(rows) // 10)
+    return TaskData(task, rows.take(np.sort(order[dev_rows:])), {"dev": rows.take(np.sort(order[:dev_rows]))})
+
+
+def _wanted_columns(data: DataSpec, path: Path) -> tuple[str, ...]:
+    """Return the text columns and the label column; where they are not given, the error lists the file's columns."""
+    if not data.text_columns:
+        available = columns_found(column_names(path))
+        raise UserError(f"--task {path} needs --text-columns with one or two columns; {available}")
+    if not data.label_column:
+        raise UserError(f"--task {path} needs --label-column; {columns_found(column_names(path))}")
+    wanted = (*data.text_columns, data.label_column)
+    if len(data.text_columns) > 2:
+        raise UserError(f"--text-columns takes one or two columns, not {len(data.text_columns)}")
+    if len(set(wanted)) < len(wanted):
+        raise UserError(f"--text-columns and --label-column must be different columns, not {', '.join(wanted)}")
+    return wanted
+
+
+def _clean(table: Table, data: DataSpec) -> Table:
+    """Convert texts to strings and, for classification, labels to their spelling."""
+    label = data.label_column or ""
+    columns: dict[str, list[Any]] = {
+        name: [_text(table, row, name, cell) for row, cell in enumerate(table.columns[name])]
+        for name in data.text_columns
+    }
+    cells = table.columns[label]
+    if data.regression:
+        if any(isinstance(cell, bool) for cell in cells):
+            raise UserError(f"{table.path}: column {label!r} holds true and false, which are no numbers to predict")
+        columns[label] = list(cells)
+    else:
+        columns[label] = [_spelling(table, row, label, cell) for row, cell in enumerate(cells)]
+    return dataclasses.replace(table, columns=columns)
+
+
+def _text(table: Table, row: int, name: str, cell: Any) -> str:
+    if isinstance(cell, (dict, list, bytes)):
+        raise UserError(f"{table.where(row)}: column {name!r} holds {type(cell).__name__}, not text")
+    text = cell if isinstance(cell, str) else str(cell)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # JSON can spell half of a surrogate pair, which no tokenizer accepts
+        raise UserError(f"{table.where(row)}: column {name!r} holds half of a surrogate pair") from None
+    return text
+
+
+def _spelling(table: Table, row: int, name: str, cell: Any) -> str:
+    """Spell a class, the same for the string "1", the integer 1 and the float 1.0 that other tools make of it."""
+    if isinstance(cell, (dict, list, bytes)):
+        raise UserError(f"{table.where(row)}: column {name!r} holds {type(cell).__name__}, not a label")
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    if isinstance(cell, float) and math.isinf(cell):
+        raise UserError(f"{table.where(row)}: column {name!r} holds {cell}, which is no class")
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    text = str(cell).strip()
+    if not text:
+        raise UserError(f"{table.where(row)}: column {name!r} is empty")
+    return text
+
+
+def _classes(table: Table, name: str) -> tuple[str, ...]:
+    """List the distinct labels: by value where all are integers, else by spelling."""
+    spellings = set(table.columns[name])
+    if len(spellings) < 2:
+        raise UserError(f"{table.path}: column {name!r} holds only {spellings.pop()!r}; it takes at least two classes")
+    if not all(_converts(float, spelling) for spelling in spellings):
+        return tuple(sorted(spellings))
+    for row, spelling in enumerate(table.columns[name]):
+        if not math.isfinite(float(spelling)):
+            raise UserError(f"{table.where(row)}: column {name!r} holds {spelling} among numbers, which is no class")
+    fractions = sorted(spelling for spelling in spellings if not _converts(int, spelling))
+    if fractions:
+        raise UserError(
+            f"{table.path}: column {name!r} holds numbers such as {fractions[0]}; add --regression to predict them"
+        )
+    return tuple(sorted(spellings, key=lambda spelling: (int(spelling), spelling)))
+
+
+def _converts(convert: Callable[[str], Any], spelling: str) -> bool:
+    try:
+        convert(spelling)
+    except ValueError:
+        return False
+    return True
 
 
 def read_own_table(path: Path, wanted: Sequence[str]) -> Table:

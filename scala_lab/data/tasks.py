@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 
 import numpy as np
 
 from scala_lab.errors import UserError, nearest
+
+SPLIT_STREAM, TRAIN_STREAM, EVAL_STREAM = 1, 2, 3
+"""Second entry of the seed, so that the draws made with one data seed are independent."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,39 @@ class Task:
     def label_index(self) -> dict[str, int]:
         """Class index by the spelling that files use."""
         return {spelling: index for index, spelling in enumerate(self.file_labels or self.labels)}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The texts and labels of one split.
+
+    `second` is None for single-sentence tasks. Labels are int64 class indices in the order of `Task.labels`, or
+    float32 scores for regression.
+    """
+
+    first: list[str]
+    second: list[str] | None
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def take(self, indices: np.ndarray) -> Rows:
+        """Return the rows at these indices, in this order."""
+        second = None if self.second is None else [self.second[index] for index in indices]
+        return Rows([self.first[index] for index in indices], second, self.labels[indices])
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """All rows of a task."""
+
+    task: Task
+    train: Rows
+    evals: Mapping[str, Rows]
+    """By name; the first is the headline split (`dev`, or mnli's `dev_matched` before `dev_mismatched`)."""
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    """Number of malformed rows left out, by file name."""
 
 
 _PAIR = ("sentence1", "sentence2")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from scala_lab.batches import cut, cut_equal_lengths
-from scala_lab.data.tables import Rows, TaskData
+from scala_lab.data.tasks import Rows, TaskData
 
 if TYPE_CHECKING:
     import torch

@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from scala_lab.clock import Clock
-from scala_lab.divergence import squared_difference, symmetric_kl
+from scala_lab.divergence import correct_answers, task_loss
 from scala_lab.methods.recipes import STEP_FUNCTIONS, find_recipe
 from scala_lab.models.encoder import Encoder
 
@@ -117,23 +116,6 @@ def statistics(**sums: Tensor | float) -> Tensor:
     """Return the sums as a vector in the order of `STATISTICS`; those not given are 0."""
     reference = next(value for value in sums.values() if isinstance(value, Tensor))
     return torch.stack([torch.as_tensor(sums.get(name, 0.0), device=reference.device).double() for name in STATISTICS])
-
-
-def task_loss(logits_BC: Tensor, labels_B: Tensor, regression: bool) -> Tensor:
-    """Return the cross-entropy of each sample, or its squared error (z - y)^2 for regression."""
-    if regression:
-        return (logits_BC.squeeze(-1) - labels_B.to(logits_BC.dtype)).square()
-    return functional.cross_entropy(logits_BC, labels_B, reduction="none")
-
-
-def correct_answers(logits_BC: Tensor, labels_B: Tensor, regression: bool) -> Tensor:
-    """Count the samples whose label has the largest logit; 0 for regression."""
-    return logits_BC.new_zeros(()) if regression else (logits_BC.argmax(-1) == labels_B).sum()
-
-
-def output_divergence(gamma_BC: Tensor, logits_BC: Tensor, regression: bool) -> Tensor:
-    """Return r of each sample: symmetric KL of the two predictions, or their squared difference for regression."""
-    return (squared_difference if regression else symmetric_kl)(gamma_BC, logits_BC)
 
 
 _GOLDEN = 0x9E3779B97F4A7C15

@@ -1,4 +1,4 @@
-"""What a step and a run cost, in forward passes per sample with a backward counted as two, and which ascent ScaLA uses.
+"""What a step and a run cost, in forward passes per sample with a backward counted as two.
 
 This module does not import torch: plans and tables ask it for costs.
 """
@@ -6,18 +6,14 @@ This module does not import torch: plans and tables ask it for costs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from scala_lab.config import DataSpec, RunSpec
 from scala_lab.data.tasks import TASKS
-from scala_lab.errors import UserError
-from scala_lab.methods.recipes import find_recipe
+from scala_lab.methods.recipes import chosen_pga, find_recipe
 
 PLAIN = 3.0
 """Cost of a plain step: one forward and one backward pass."""
-
-MAX_FUSED_CLASSES = 3
-"""With C classes the fused ascent needs C - 2 more backward passes: from four classes on it is no cheaper."""
 
 
 def forward_passes(record: Mapping[str, Any]) -> float:
@@ -44,7 +40,7 @@ def passes_per_sample(spec: RunSpec, outputs: int | None = None) -> tuple[float,
         return cost, cost
     if step == "plain":
         return PLAIN, PLAIN
-    drops_out, autocast = spec.encoder.dropout != 0, spec.machine.precision == "bf16"
+    drops_out, autocast = spec.encoder.dropout != 0, spec.machine.precision in ("bf16", "fp16")
     return PLAIN, noisy_passes(recipe.options, outputs or _outputs(spec.data), drops_out, autocast)
 
 
@@ -71,39 +67,3 @@ def noisy_passes(options: Mapping[str, Any], outputs: int, drops_out: bool, auto
         return clean_and_adversarial + label + 2.0 * options["pga_steps"]
     further = max(0, outputs - 2) if options["target"] == "LP" else 0
     return clean_and_adversarial + further + float(options["label_gradient"])
-
-
-def chosen_pga(options: Mapping[str, Any], outputs: int, drops_out: bool) -> Literal["exact", "fused"] | None:
-    """Return how a step computes the gradient of ScaLA's ascent; None if it has no ascent.
-
-    - exact: by an inner forward and backward pass. It works for every head, number of steps T and kind of dropout
-      masks, and runs in float32 also under autocast.
-    - fused: from the backward of the clean pass, to first order in the random start. It is valid for one ascent step
-      whose noisy passes have the dropout masks of the clean pass: with independent masks the gradient shows the
-      disagreement of the masks, not the effect of the noise, and the two directions differ.
-
-    The option `pga` names one of them, and fused where it is not valid is an error; `auto` is fused wherever that is
-    valid and cheaper. `outputs` is the size of the model's head, 1 for regression.
-    """
-    pga = options.get("pga")
-    if pga is None:
-        return None
-    obstacle = _obstacle_to_fused(options, outputs, drops_out)
-    if pga == "fused" and obstacle:
-        raise UserError(f"--pga fused {obstacle}; --pga auto takes the exact way there")
-    if options["noise"] != "pga":
-        return None
-    not_cheaper = outputs > 2 and options["label_gradient"]
-    return "exact" if pga == "exact" or obstacle or (pga == "auto" and not_cheaper) else "fused"
-
-
-def _obstacle_to_fused(options: Mapping[str, Any], outputs: int, drops_out: bool) -> str | None:
-    if options["noise"] != "pga":
-        return f"needs noise pga, not {options['noise']}"
-    if options["pga_steps"] != 1:
-        return f"is for one ascent step, not pga-steps {options['pga_steps']}"
-    if options["masks"] == "independent" and drops_out:
-        return "needs masks shared or off, or a model without dropout"
-    if options["target"] == "LP" and outputs > MAX_FUSED_CLASSES:
-        return f"is for regression and up to {MAX_FUSED_CLASSES} classes, not {outputs}"
-    return None

@@ -27,7 +27,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from scala_lab.methods.base import MicroBatch, Step, StepContext, correct_answers, statistics, task_loss, uniform_noise
+from scala_lab.divergence import correct_answers, task_loss
+from scala_lab.methods.base import MicroBatch, Step, StepContext, statistics, uniform_noise
 from scala_lab.models.encoder import Encoder
 
 FLOOR = 1e-8

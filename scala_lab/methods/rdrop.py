@@ -32,15 +32,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from scala_lab.methods.base import (
-    MicroBatch,
-    Step,
-    StepContext,
-    correct_answers,
-    output_divergence,
-    statistics,
-    task_loss,
-)
+from scala_lab.divergence import correct_answers, output_divergence, task_loss
+from scala_lab.methods.base import MicroBatch, Step, StepContext, statistics
 from scala_lab.models.encoder import Encoder
 
 

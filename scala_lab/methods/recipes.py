@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from scala_lab.errors import UserError, nearest
 
@@ -48,6 +48,10 @@ STEP_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """The options of each step function and their defaults, which a recipe or the user may override."""
+
+
+MAX_FUSED_CLASSES = 3
+"""With C classes the fused ascent needs C - 2 more backward passes: from four classes on it is no cheaper."""
 
 
 @dataclass(frozen=True)
@@ -106,3 +110,39 @@ def find_recipe(name: str) -> Recipe:
     if name not in RECIPES:
         raise UserError(f"unknown method {name!r}: {nearest(name, RECIPES)}")
     return RECIPES[name]
+
+
+def chosen_pga(options: Mapping[str, Any], outputs: int, drops_out: bool) -> Literal["exact", "fused"] | None:
+    """Return how a step computes the gradient of ScaLA's ascent; None if it has no ascent.
+
+    - exact: by an inner forward and backward pass. It works for every head, number of steps T and kind of dropout
+      masks, and runs in float32 also under autocast.
+    - fused: from the backward of the clean pass, to first order in the random start. It is valid for one ascent step
+      whose noisy passes have the dropout masks of the clean pass: with independent masks the gradient shows the
+      disagreement of the masks, not the effect of the noise, and the two directions differ.
+
+    The option `pga` names one of them, and fused where it is not valid is an error; `auto` is fused wherever that is
+    valid and cheaper. `outputs` is the size of the model's head, 1 for regression.
+    """
+    pga = options.get("pga")
+    if pga is None:
+        return None
+    obstacle = _obstacle_to_fused(options, outputs, drops_out)
+    if pga == "fused" and obstacle:
+        raise UserError(f"--pga fused {obstacle}; --pga auto takes the exact way there")
+    if options["noise"] != "pga":
+        return None
+    not_cheaper = outputs > 2 and options["label_gradient"]
+    return "exact" if pga == "exact" or obstacle or (pga == "auto" and not_cheaper) else "fused"
+
+
+def _obstacle_to_fused(options: Mapping[str, Any], outputs: int, drops_out: bool) -> str | None:
+    if options["noise"] != "pga":
+        return f"needs noise pga, not {options['noise']}"
+    if options["pga_steps"] != 1:
+        return f"is for one ascent step, not pga-steps {options['pga_steps']}"
+    if options["masks"] == "independent" and drops_out:
+        return "needs masks shared or off, or a model without dropout"
+    if options["target"] == "LP" and outputs > MAX_FUSED_CLASSES:
+        return f"is for regression and up to {MAX_FUSED_CLASSES} classes, not {outputs}"
+    return None

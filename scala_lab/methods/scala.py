@@ -38,18 +38,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from scala_lab.methods.base import (
-    MicroBatch,
-    PlainStep,
-    Step,
-    StepContext,
-    correct_answers,
-    normal_noise,
-    output_divergence,
-    statistics,
-    task_loss,
-)
-from scala_lab.methods.cost import chosen_pga
+from scala_lab.divergence import correct_answers, output_divergence, task_loss
+from scala_lab.methods.base import MicroBatch, PlainStep, Step, StepContext, normal_noise, statistics
+from scala_lab.methods.recipes import chosen_pga
 from scala_lab.models.encoder import Encoder
 
 CLEAN, INNER, ADVERSARIAL = 0, 1, -1

@@ -25,9 +25,8 @@ from torch.overrides import TorchFunctionMode
 from scala_lab.data.tokens import Padding, TokenSplit, collate
 from scala_lab.errors import UserError
 from scala_lab.models.encoder import Encoder, find_word_embeddings
-from scala_lab.models.fast_layers import drops_out, own_attention, use_own_attention
+from scala_lab.models.fast_layers import Narrowing, drops_out, own_attention, prove_narrowing, use_own_attention
 from scala_lab.models.loading import to_float64
-from scala_lab.models.narrowing import Narrowing, prove_narrowing
 
 TOLERANCE = 1e-9
 """Largest relative difference between our encoder and the stock model, in float64."""

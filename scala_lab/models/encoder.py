@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from scala_lab.errors import UserError
-from scala_lab.models.fast_layers import drops_out, use_fast_dropout
-from scala_lab.models.narrowing import Narrowing, narrowed
+from scala_lab.models.fast_layers import Narrowing, drops_out, narrowed, use_fast_dropout
 
 
 class Encoder:

@@ -20,8 +20,7 @@ from typing import IO
 
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
-from scala_lab.machine import usable_cores
-from scala_lab.processes import LAUNCHER, end_process, end_with_launcher
+from scala_lab.machine import LAUNCHER, end_process, end_with_launcher, usable_cores
 from scala_lab.sweep.work import STDERR_CHARACTERS, Ending, Executor, Job, carry_out, child_pythonpath
 
 READY = "ready"

@@ -85,11 +85,11 @@ def carry_out(job: Job, train: Callable[..., object] | None = None) -> Outcome:
 
 
 def _train(store: RunStore, spec: RunSpec, save_every: float, train: Callable[..., object] | None) -> Outcome:
-    import scala_lab.training
+    from scala_lab.training import train as training
     from scala_lab.training.run_dir import FolderInUse
 
     try:
-        (train or scala_lab.training.train)(spec, store.run_folder(spec), resume=True, save_every=save_every)
+        (train or training.train)(spec, store.run_folder(spec), resume=True, save_every=save_every)
     except FolderInUse:
         return "locked"
     except Exception as error:  # noqa: BLE001 - any error belongs to this run alone

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from scala_lab.config import MachineSpec
 from scala_lab.errors import UserError
-from scala_lab.processes import LAUNCHER
+from scala_lab.machine import LAUNCHER
 
 TOOLS = ("ip", "tc", "unshare", "nsenter", "setpriv")
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}

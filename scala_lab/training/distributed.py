@@ -31,8 +31,7 @@ from torch.distributed.rendezvous import rendezvous
 from scala_lab.config import MachineSpec, RunSpec
 from scala_lab.errors import UserError
 from scala_lab.files import write_json
-from scala_lab.machine import check_crowd, warn_of_crowd
-from scala_lab.processes import LAUNCHER, PACKAGE_PARENT, end_with_launcher, outlast_sigterm
+from scala_lab.machine import LAUNCHER, PACKAGE_PARENT, check_crowd, end_with_launcher, outlast_sigterm, warn_of_crowd
 from scala_lab.training.precision import check_precision
 
 TIMEOUT = timedelta(minutes=10)

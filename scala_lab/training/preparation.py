@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from scala_lab.config import DataSpec, RunSpec
 from scala_lab.data.sources import load_task, select_rows
 from scala_lab.data.tasks import Task
@@ -16,7 +18,6 @@ from scala_lab.errors import UserError
 from scala_lab.models.admission import Admission, Use, admit
 from scala_lab.models.loading import (
     check_rows,
-    check_tokens,
     load_classifier,
     load_tokenizer,
     locate_model,
@@ -81,10 +82,10 @@ def _load_data(data: DataSpec, model: str) -> Prepared:
     tokenizer = load_tokenizer(model)
     train = tokenise(loaded.train, tokenizer, data.max_length)
     evals = {name: tokenise(rows, tokenizer, data.max_length) for name, rows in loaded.evals.items()}
-    check_tokens(train, chosen.train, "train")
-    check_tokens(train, chosen.heldout, "train")
+    _check_tokens(train, chosen.train, "train")
+    _check_tokens(train, chosen.heldout, "train")
     for name, split in evals.items():
-        check_tokens(split, chosen.evals[name], name)
+        _check_tokens(split, chosen.evals[name], name)
     return Prepared(
         task=loaded.task,
         tokenizer=tokenizer,
@@ -128,3 +129,14 @@ def admit_model(
     if (use, dropout) not in prepared.admissions:
         prepared.admissions[use, dropout] = admit(model, prepared.train, pad_token, name, use)
     return prepared.admissions[use, dropout]
+
+
+def _check_tokens(split: TokenSplit, chosen: np.ndarray, name: str) -> None:
+    """Refuse a split with `chosen` rows of no token at all: a model would make its prediction up."""
+    empty = np.sort(chosen[split.lengths[chosen] == 0])
+    if len(empty):
+        more = f" and of {len(empty) - 1} more" if len(empty) > 1 else ""
+        raise UserError(
+            f"the tokenizer makes no token of row {empty[0] + 1} of the {name} rows{more}: give it a text "
+            "or leave it out"
+        )

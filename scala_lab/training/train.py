@@ -12,10 +12,9 @@ from typing import Any
 import torch
 
 from scala_lab.config import RunSpec, check_noise_starts, planned_steps
-from scala_lab.machine import describe_environment, peak_memory_bytes
+from scala_lab.machine import describe_environment, orphaned, peak_memory_bytes
 from scala_lab.models.loading import locate_model
 from scala_lab.optim.lamb import Lamb
-from scala_lab.processes import orphaned
 from scala_lab.training.distributed import (
     Fault,
     WorkerFailure,

@@ -26,7 +26,7 @@ from scala_lab.data.tasks import compute_metrics
 from scala_lab.data.tokens import Padding, TokenSplit, collate, cut_by_length
 from scala_lab.errors import UserError
 from scala_lab.methods.base import STATISTICS, MicroBatch, StepContext, build_step
-from scala_lab.methods.cost import chosen_pga
+from scala_lab.methods.recipes import chosen_pga
 from scala_lab.methods.scala import Settling
 from scala_lab.models.encoder import Encoder
 from scala_lab.models.loading import hidden_size, to_float64

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
-from scala_lab.processes import end_process
+from scala_lab.machine import end_process
 from scala_lab.training.distributed import WorkerError
 
 

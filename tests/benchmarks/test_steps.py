@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scala_lab.methods.base import output_divergence
+from scala_lab.divergence import output_divergence
 from tests.methods.small import flat_gradient, make_batch, make_encoder, make_step, step_context
 
 KINDS = pytest.mark.parametrize("classes", [0, 2, 3])

@@ -12,7 +12,7 @@ import pytest
 
 from scala_lab.cli import main
 from scala_lab.config import RunSpec
-from scala_lab.training import train
+from scala_lab.training.train import train
 from tests.processes import ROOT, run, started, wait_until
 from tests.sweep.slurm import running_slurm
 from tests.tiny import write_rows

@@ -5,8 +5,7 @@ import pytest
 
 from scala_lab.config import DataSpec
 from scala_lab.data.sources import load_task, select_rows
-from scala_lab.data.tables import Rows, TaskData
-from scala_lab.data.tasks import TASKS
+from scala_lab.data.tasks import TASKS, Rows, TaskData
 from scala_lab.errors import UserError
 
 

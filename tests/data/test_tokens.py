@@ -6,8 +6,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from scala_lab.data.tables import Rows, TaskData
-from scala_lab.data.tasks import TASKS
+from scala_lab.data.tasks import TASKS, Rows, TaskData
 from scala_lab.data.tokens import (
     Padding,
     cache_folder,

@@ -7,10 +7,11 @@ import copy
 import pytest
 import torch
 
+from scala_lab.divergence import output_divergence, task_loss
 from scala_lab.errors import UserError
-from scala_lab.methods.base import STATISTICS, output_divergence, task_loss
-from scala_lab.methods.cost import chosen_pga, noisy_passes
-from scala_lab.methods.recipes import STEP_DEFAULTS
+from scala_lab.methods.base import STATISTICS
+from scala_lab.methods.cost import noisy_passes
+from scala_lab.methods.recipes import STEP_DEFAULTS, chosen_pga
 from scala_lab.methods.scala import FusedAscent, loss_with_derivative
 from tests.methods.small import LENGTHS, flat_gradient, make_batch, make_encoder, make_step, step_context
 

@@ -6,7 +6,8 @@ import itertools
 import pytest
 import torch
 
-from scala_lab.methods.base import STATISTICS, output_divergence, task_loss
+from scala_lab.divergence import output_divergence, task_loss
+from scala_lab.methods.base import STATISTICS
 from scala_lab.methods.recipes import RECIPES
 from scala_lab.methods.scala import _is_finite
 from tests.methods.small import LENGTHS, flat_gradient, make_batch, make_encoder, make_step, step_context

@@ -16,11 +16,11 @@ from scala_lab.data.tokens import TokenSplit
 from scala_lab.errors import UserError
 from scala_lab.models.admission import admit
 from scala_lab.models.architectures import save_tiny, tiny_classifier
+from scala_lab.models.fast_layers import Narrowing
 from scala_lab.models.loading import check_rows, load_classifier
-from scala_lab.models.narrowing import Narrowing
-from scala_lab.training import train
 from scala_lab.training.distributed import World
 from scala_lab.training.preparation import prepare
+from scala_lab.training.train import train
 from scala_lab.training.trainer import Training
 from tests.tiny import write_rows
 

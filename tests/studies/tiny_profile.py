@@ -9,8 +9,8 @@ from scala_lab.config import RunSpec
 from scala_lab.study.api import frame_of
 from scala_lab.study.profiles import EMBEDDED, CurvaturePlan, Profile
 from scala_lab.sweep.store import Records, run_record
-from scala_lab.training import train
 from scala_lab.training.run_dir import RunResult
+from scala_lab.training.train import train
 from tests.tiny import save_tiny_model, write_rows
 
 

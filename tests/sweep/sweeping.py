@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from scala_lab.processes import end_process
+from scala_lab.machine import end_process
 from scala_lab.sweep.cells import Cell, Measurement
 from scala_lab.sweep.engine import run_sweep
 from scala_lab.sweep.local import LocalPool

@@ -14,7 +14,7 @@ from scala_lab.sweep.cells import Cell, Measurement
 from scala_lab.sweep.cost import estimate, expected_cost, plan, run_seconds
 from scala_lab.sweep.store import RunStore, run_record
 from scala_lab.timing import speed as calibration
-from scala_lab.training import train
+from scala_lab.training.train import train
 from tests.sweep import measures
 from tests.sweep.measures import tiny_spec
 

@@ -13,7 +13,7 @@ from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
 from scala_lab.timing import hosts as module
 from scala_lab.timing.hosts import bits_per_second, open_hosts, unsupported_reason
-from scala_lab.training import train
+from scala_lab.training.train import train
 from tests.processes import alive, holding, run, started, wait_until
 from tests.tiny import write_rows
 

@@ -15,7 +15,7 @@ import torch
 
 from scala_lab.cli import main
 from scala_lab.errors import UserError
-from scala_lab.processes import end_process
+from scala_lab.machine import end_process
 from scala_lab.training import trainer, worker
 from scala_lab.training.trainer import Training
 

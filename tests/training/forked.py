@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-from scala_lab import processes as launcher
+from scala_lab import machine as launcher
 from scala_lab.config import MachineSpec
 from scala_lab.training import distributed as launch
 from scala_lab.training import worker

@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import save_file
 
 from scala_lab.config import RunSpec
+from scala_lab.machine import end_process
 from scala_lab.methods.recipes import RECIPES
-from scala_lab.processes import end_process
 from scala_lab.training.distributed import World, join_world
 from scala_lab.training.preparation import prepare
 from scala_lab.training.trainer import Training
