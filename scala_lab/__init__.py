@@ -20,11 +20,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from scala_lab.version import VERSION
+
 if TYPE_CHECKING:
     from scala_lab.config import RunSpec
     from scala_lab.training.train import train
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = ["RunSpec", "__version__", "train"]
 
 _MODULES = {"RunSpec": "scala_lab.config", "train": "scala_lab.training.train"}

@@ -15,11 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from scala_lab import __version__
 from scala_lab.errors import UserError
-
-PACKAGE_PARENT = Path(__file__).parent.parent
-"""The folder from which `import scala_lab` works."""
+from scala_lab.version import PACKAGE_PARENT, VERSION
 
 LAUNCHER = "SCALA_LAB_LAUNCHER"
 """Environment variable with the process id of the launcher, for a process whose launcher may end before it starts."""
@@ -134,7 +131,7 @@ def describe_environment() -> dict[str, Any]:
     import torch
 
     return {
-        "scala_lab": __version__,
+        "scala_lab": VERSION,
         "commit": _commit(),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in _PACKAGES},

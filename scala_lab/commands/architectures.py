@@ -41,7 +41,7 @@ def run(options: Architectures) -> int:
     import torch
     import transformers
 
-    from scala_lab.commands.checkpoints import check_new_file
+    from scala_lab.cli import check_new_file
     from scala_lab.equality import MEASURES, compare_architecture
     from scala_lab.files import write_text
     from scala_lab.models.architectures import MODEL_TYPES

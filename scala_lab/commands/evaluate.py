@@ -6,20 +6,20 @@ import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from scala_lab.commands.checkpoints import (
-    check_checkpoints,
-    check_new_file,
-    load_checkpoint,
-    parse_with_run_data,
-    pick_device,
-)
+from scala_lab.cli import check_checkpoints, check_new_file, parse_with_run_data, pick_device
 from scala_lab.config import BatchSpec, DataSpec, RunSpec
 from scala_lab.errors import UserError
 from scala_lab.machine import default_threads
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from scala_lab.models.admission import Admission
+    from scala_lab.training.preparation import Prepared
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _evaluate(options: Evaluate, checkpoint: Path) -> tuple[dict[str, dict[str, 
     from scala_lab.training.trainer import predict_split
 
     device = pick_device(options.device)
-    model, prepared, admission = load_checkpoint(checkpoint, options.data)
+    model, prepared, admission = _load_checkpoint(checkpoint, options.data)
     model.to(device)  # type: ignore[arg-type]
     world, encoder = World(0, 1, device), admission.encoder(model)
     names = prepared.task.labels
@@ -124,3 +124,13 @@ def _evaluate(options: Evaluate, checkpoint: Path) -> tuple[dict[str, dict[str, 
             record["prediction"] = names[int(prediction)] if names else float(prediction)
             records.append(record | {f"output_{column}": float(value) for column, value in enumerate(logits[row])})
     return metrics, records
+
+
+def _load_checkpoint(checkpoint: Path, data: DataSpec) -> tuple[PreTrainedModel, Prepared, Admission]:
+    """Load a trained classifier and the rows of a task, check that they belong together, and admit the model."""
+    from scala_lab.models.loading import load_classifier
+    from scala_lab.training.preparation import admit_model, prepare_data
+
+    prepared = prepare_data(data, str(checkpoint))
+    model = load_classifier(str(checkpoint), prepared.task, new_head=False, label_names=data.label_names)
+    return model, prepared, admit_model(model, prepared, str(checkpoint), use="predict")

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from rich.table import Table
 
-from scala_lab.cli import result_console
-from scala_lab.commands.checkpoints import (
+from scala_lab.cli import (
     check_checkpoints,
     check_distinct,
     check_new_folder,
     parse_with_run_data,
     pick_device,
+    result_console,
 )
 from scala_lab.curvature.landscape import LandscapeOptions, View, explore
 from scala_lab.errors import UserError

@@ -11,13 +11,13 @@ from typing import Annotated, Any
 import tyro
 from rich.table import Table
 
-from scala_lab.cli import result_console
-from scala_lab.commands.checkpoints import (
+from scala_lab.cli import (
     check_checkpoints,
     check_distinct,
     check_new_file,
     check_new_folder,
     parse_with_run_data,
+    result_console,
 )
 from scala_lab.curvature.checkpoint import (
     SharpnessOptions,

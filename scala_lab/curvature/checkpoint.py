@@ -25,7 +25,6 @@ import tyro
 from scala_lab.config import DataSpec, MachineSpec, RunSpec
 from scala_lab.curvature.eigensolvers import EigenResult, top_eigenpairs
 from scala_lab.curvature.operator import HessianOperator
-from scala_lab.curvature.spectrum import DensityResult, kappa_alpha, layer_eigenvalues, spectral_density, trace
 from scala_lab.data.tokens import Padding, TokenSplit, collate, cut_by_length
 from scala_lab.errors import UserError
 from scala_lab.machine import launched_workers
@@ -37,6 +36,7 @@ from scala_lab.training.worker import work
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from scala_lab.curvature.spectrum import DensityResult
     from scala_lab.training.run_dir import RunResult
 
 
@@ -186,7 +186,7 @@ class ProgressBar(Protocol):
         """Count one."""
 
 
-Results = tuple[list[dict[str, Any]], dict[str, DensityResult]]
+Results = tuple[list[dict[str, Any]], dict[str, "DensityResult"]]
 """One record per checkpoint, ready for JSON, and the densities that were requested, by checkpoint."""
 
 
@@ -253,6 +253,8 @@ def _measure_checkpoint(
         entry = top.record() | {"seconds": time.perf_counter() - started}
         entry |= ({"note": top.note} if top.note else {}) | _extras(options, loaded.model, op, top)
         if options.density and number == 1:
+            from scala_lab.curvature.spectrum import spectral_density
+
             density = spectral_density(op, seed=over.seed)
         sets.append(entry | {"all_hvps": op.products, "loss": loss})
     return _combine_sets(options, checkpoint, loaded.unit, sets), density
@@ -283,9 +285,13 @@ def _extras(options: SharpnessOptions, model: torch.nn.Module, op: HessianOperat
     if options.smallest:
         extras["smallest"] = top_eigenpairs(op, 1, tol, which="smallest", max_products=max_products, seed=seed).first()
     if options.trace:
+        from scala_lab.curvature.spectrum import trace
+
         total = trace(op, max_products=max(2, max_products), seed=seed, known=top if top.converged else None)
         extras["trace"] = {"value": total.trace, "error": total.error, "converged": total.converged}
     if options.layers:
+        from scala_lab.curvature.spectrum import kappa_alpha, layer_eigenvalues
+
         layers = layer_eigenvalues(op, model, tol, max_products=max_products, seed=seed)
         extras["layers"] = {name: result.first() for name, result in layers.items()}
         extras["kappa_alpha"] = kappa_alpha(layers)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 if TYPE_CHECKING:
     import torch
@@ -87,68 +86,6 @@ def layer_names(model: nn.Module) -> dict[str, str]:
             outside = "head"
         layers[name] = block.group(1) if block else outside
     return layers
-
-
-class GroupwiseOptimizer(torch.optim.Optimizer, ABC):
-    """Base of Lamb and Ngd: updates group after group, scaled by nu(||w||) with nu(c) = max(low, min(c, high))."""
-
-    def __init__(
-        self, params: Iterable[Any], lr: float, weight_decay: float, low: float, high: float, **defaults: Any
-    ) -> None:
-        if not lr >= 0:
-            raise ValueError(f"lr must be at least 0, not {lr}")
-        if not 0 <= low <= high:
-            raise ValueError(f"weight norm limits must satisfy 0 <= min <= max, not min {low} and max {high}")
-        limits = {"min_weight_norm": low, "max_weight_norm": high}
-        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **limits, "decayed": None, **defaults})
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group after checking that it has one device, one dtype and one decay mark per tensor."""
-        super().add_param_group(param_group)
-        group = self.param_groups[-1]
-        kinds = {(param.device, param.dtype) for param in group["params"]}
-        if len(kinds) > 1:
-            raise ValueError(
-                f"tensors of one parameter group must share a device and a dtype, found {sorted(map(str, kinds))}"
-            )
-        if group["decayed"] is not None and len(group["decayed"]) != len(group["params"]):
-            raise ValueError(f"`decayed` has {len(group['decayed'])} entries for {len(group['params'])} tensors")
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update all parameters that have a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            params = [param for param in group["params"] if param.grad is not None]
-            if params:
-                self.update(group, params)
-        return loss
-
-    @abstractmethod
-    def update(self, group: dict[str, Any], params: list[Tensor]) -> None:
-        """Update the tensors of a group that have a gradient."""
-
-
-def group_norms(tensors: Sequence[Tensor], joint: bool) -> Tensor:
-    """Return the L2 norms as a vector: one entry per tensor, or a single one over their concatenation."""
-    norms = torch.stack(torch._foreach_norm(list(tensors)))
-    return torch.linalg.vector_norm(norms).reshape(1) if joint else norms
-
-
-def add_scaled(params: list[Tensor], updates: list[Tensor], factors: Tensor) -> None:
-    """Add factor * update to each parameter, in one pass without a temporary; a single factor serves all of them."""
-    torch._foreach_addcmul_(params, updates, list(factors.expand(len(params)).unbind()))
-
-
-def decay_mask(group: dict[str, Any], params: list[Tensor]) -> list[bool]:
-    """Return which of a group's parameters take weight decay."""
-    if group["decayed"] is None:
-        return [True] * len(params)
-    marks = {id(param): mark for param, mark in zip(group["params"], group["decayed"], strict=True)}
-    return [marks[id(param)] for param in params]
 
 
 REFERENCE_BATCH = 32

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scala_lab.optim.build import GroupwiseOptimizer, add_scaled, decay_mask, group_norms
+from scala_lab.optim.lamb import GroupwiseOptimizer, add_scaled, decay_mask, group_norms
 
 
 class Ngd(GroupwiseOptimizer):

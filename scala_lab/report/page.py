@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scala_lab import __version__
 from scala_lab.config import RunSpec, leaves
 from scala_lab.methods.recipes import find_recipe
 from scala_lab.report.chapter import Chapter, Manifest, Piece
 from scala_lab.report.tables import NOTHING, heading_groups
 from scala_lab.study.verdicts import ClaimRecord, Part, Verdict
 from scala_lab.sweep.store import Records
+from scala_lab.version import VERSION
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -216,7 +216,7 @@ def render_page(
         runs=run_lines(records, chapters),
         measurements=measurement_lines(records, chapters),
         environment=environment_rows(records),
-        version=__version__,
+        version=VERSION,
     )
 
 

@@ -31,8 +31,9 @@ from torch.distributed.rendezvous import rendezvous
 from scala_lab.config import MachineSpec, RunSpec
 from scala_lab.errors import UserError
 from scala_lab.files import write_json
-from scala_lab.machine import LAUNCHER, PACKAGE_PARENT, check_crowd, end_with_launcher, outlast_sigterm, warn_of_crowd
+from scala_lab.machine import LAUNCHER, check_crowd, end_with_launcher, outlast_sigterm, warn_of_crowd
 from scala_lab.training.precision import check_precision
+from scala_lab.version import PACKAGE_PARENT
 
 TIMEOUT = timedelta(minutes=10)
 """How long a worker waits for the others before it gives up."""

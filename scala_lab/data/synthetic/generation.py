@@ -7,6 +7,7 @@ words, their strength and the structure.
 
 Training rows carry a little label noise and seldom use a third of the content words. Held-out rows have no noise,
 nest deeper, combine more changes and use all words alike, so a pretrained encoder that knows the words is ahead.
+The grammar of pairs is imported by the tasks that need it.
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ from typing import NamedTuple
 import numpy as np
 
 from scala_lab.data.synthetic import lexicon
-from scala_lab.data.synthetic.pairs import premise_and_hypothesis, question_and_sentence, question_pair, sentence_pair
-from scala_lab.data.synthetic.scenes import CONTRADICTION, ENTAILMENT, NEUTRAL
 from scala_lab.data.synthetic.words import CHILDREN, OPPOSITES, SYNONYMS, Rng, indefinite, plural
 from scala_lab.data.tasks import Rows
 from scala_lab.errors import UserError, nearest
@@ -164,16 +163,22 @@ def _sst2(rng: Rng, hard: bool, label: int) -> Row:
 
 
 def _mnli(rng: Rng, hard: bool, label: int) -> Row:
+    from scala_lab.data.synthetic.pairs import premise_and_hypothesis
+
     depths, edits = ((0, 0, 0, 1), (1, 1, 2)) if hard else ((0,), (1, 1, 1, 2))
     return *premise_and_hypothesis(rng, depths, edits, label), label
 
 
 def _qnli(rng: Rng, hard: bool, label: int) -> Row:
+    from scala_lab.data.synthetic.pairs import question_and_sentence
+
     depths, clauses, edits = ((0, 0, 0, 1), (1, 1, 2), (1, 2)) if hard else ((0,), (1, 1, 1, 2), (0, 1, 2))
     return *question_and_sentence(rng, depths, clauses, edits, label), label
 
 
 def _qqp(rng: Rng, hard: bool, label: int) -> Row:
+    from scala_lab.data.synthetic.pairs import question_pair
+
     while True:
         row = question_pair(rng, (1, 1, 2) if hard else (1, 2, 3), bool(label))
         if row[2] == label:
@@ -181,6 +186,8 @@ def _qqp(rng: Rng, hard: bool, label: int) -> Row:
 
 
 def _stsb(rng: Rng, hard: bool, label: int) -> Row:
+    from scala_lab.data.synthetic.pairs import sentence_pair
+
     depths, edits = ((0, 1), (1, 2, 3, 4)) if hard else ((0, 0, 0, 1), (0, 1, 2, 3, 4))
     return sentence_pair(rng, rng.choice(depths), edits)
 
@@ -271,6 +278,9 @@ def _opinions(rng: Rng) -> Line:
 
 
 def _consequence(rng: Rng) -> Line:
+    from scala_lab.data.synthetic.pairs import premise_and_hypothesis
+    from scala_lab.data.synthetic.scenes import CONTRADICTION, ENTAILMENT, NEUTRAL
+
     label = rng.choice((ENTAILMENT, ENTAILMENT, NEUTRAL, CONTRADICTION))
     pair = premise_and_hypothesis(rng, (0, 0, 0, 1), (0, 1, 1, 2), label)
     connective = {ENTAILMENT: "therefore", NEUTRAL: "perhaps", CONTRADICTION: "impossible"}[label]
@@ -278,17 +288,23 @@ def _consequence(rng: Rng) -> Line:
 
 
 def _answer(rng: Rng) -> Line:
+    from scala_lab.data.synthetic.pairs import question_and_sentence
+
     label = int(rng.bernoulli(0.5))
     pair = question_and_sentence(rng, (0,), (1, 1, 2), (0, 1, 2), label)
     return _pair(rng, *pair, label == 0, ("listen", "besides")[label])
 
 
 def _same_question(rng: Rng) -> Line:
+    from scala_lab.data.synthetic.pairs import question_pair
+
     first, second, label = question_pair(rng, (1, 1, 2), rng.bernoulli(0.5))
     return _pair(rng, first, second, label == 1, ("also", "again")[label])
 
 
 def _similar(rng: Rng) -> Line:
+    from scala_lab.data.synthetic.pairs import sentence_pair
+
     first, second, score = sentence_pair(rng, 0, (0, 1, 2, 3, 4))
     return Line(f"{first}\t{second}", score > 2.5)
 
