@@ -3,9 +3,9 @@
     python benchmarks/compare_commits.py OLD NEW [--workers 1 2] [--threads 1]
 
 Both commits are checked out side by side and driven by their command lines alone, so that nothing is assumed of their
-modules. Weights are compared by the hash of `model.safetensors` after a short run on embedded tasks, eigenvalues and the
-trace by every digit that `sharpness --json` writes, and reports by the bytes of their CSV files and claims after
-`scala-lab report` has drawn the committed records again. The exit code is 1 if anything differs.
+modules. Weights are compared by the hash of `model.safetensors` after a short run on embedded tasks, curvature by every
+digit that `sharpness --json` writes, and reports by the bytes of their CSV files and claims after `scala-lab report`
+has drawn the committed records again. The exit code is 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import Any
 import tyro
 
 ROOT = Path(__file__).parents[1]
-SHORT = "--train-samples 256 --eval-samples 64 --batch-size 64 --micro-batch 16 --epochs 1 --lr 1e-3".split()
+SHORT = "--train-samples 256 --eval-samples 64 --batch-size 64 --micro-batch 16 --epochs 1 --lr 1e-3"
 FROM_THE_START = {"scala", "scala-effective", "two-draws", "gaussian"}
 """Recipes whose noise is delayed by default."""
-SHARPNESS = "--samples 128 --top-k 3 --repeats 2 --trace --layers --smallest".split()
+SHARPNESS = "--samples 128 --top-k 3 --repeats 2 --trace --layers --smallest"
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,14 @@ def train(tree: Path, out: Path, task: str, recipe: str, workers: int, threads: 
     """The hash of the final weights of a short run."""
     delay = ["--delay", "0"] if recipe in FROM_THE_START else []
     machine = ["--workers", workers, "--threads", threads]
-    scala_lab(tree, "train", "--task", task, "--method", recipe, *SHORT, *delay, *machine, "--out", out)
+    scala_lab(tree, "train", "--task", task, "--method", recipe, *SHORT.split(), *delay, *machine, "--out", out)
     return hashlib.sha256((out / "checkpoint" / "model.safetensors").read_bytes()).hexdigest()[:16]
 
 
 def sharpness(tree: Path, run: Path, threads: int) -> str:
     """Every number that is found about the curvature of a run's checkpoint, but for seconds."""
     file = run.with_suffix(".json")
-    scala_lab(tree, "sharpness", run, *SHARPNESS, "--threads", threads, "--json", file)
+    scala_lab(tree, "sharpness", run, *SHARPNESS.split(), "--threads", threads, "--json", file)
     found = json.loads(file.read_text())[0]
     numbers = {name: value for name, value in found.items() if name not in ("checkpoint", "seconds")}
     return json.dumps(numbers, sort_keys=True)

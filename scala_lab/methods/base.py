@@ -31,7 +31,7 @@ class MicroBatch:
     inputs: Mapping[str, Tensor]  # of the model: input_ids, attention_mask and, where it has them, token_type_ids
     labels: Tensor  # class indices, or scores for regression
     samples: Tensor  # row number of each sample in the training set: its noise is a function of it
-    share: float  # 1/B with the true size B of the global batch, so that micro-batches of all workers sum to the mean
+    share: float  # 1/B with the true size B of the global batch (times the loss scale of fp16): shares sum to the mean
     regression: bool
 
     @property

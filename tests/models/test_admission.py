@@ -14,6 +14,7 @@ from scala_lab.config import RunSpec
 from scala_lab.data.tasks import Task
 from scala_lab.data.tokens import TokenSplit
 from scala_lab.errors import UserError
+from scala_lab.models import admission
 from scala_lab.models.admission import admit
 from scala_lab.models.architectures import save_tiny, tiny_classifier
 from scala_lab.models.fast_layers import Narrowing
@@ -165,3 +166,20 @@ def test_sparse_attention_that_a_short_row_turns_off_is_refused():
         check_rows(model, [make_rows((15, 3))], "model")
     model.config.attention_type = "original_full"
     check_rows(model, [make_rows((15, 3))], "model")
+
+
+@pytest.mark.parametrize("stock", [torch.ones(2), torch.tensor([1.0, float("nan")]), None])
+@pytest.mark.parametrize("ours", [torch.ones(2), torch.tensor([1.0, float("nan")]), None])
+@pytest.mark.parametrize("last", [True, False])
+def test_a_gradient_that_is_missing_or_nan_on_one_side_is_never_admitted(ours, stock, last):
+    """Wherever it stands among the parameters: a later one that agrees does not hide it."""
+    pair, equal = {"a": (ours, stock)}, {"b": (torch.ones(2), torch.ones(2))}
+    both = {**equal, **pair} if last else {**pair, **equal}
+    logits = torch.zeros(1, 2)
+    outcomes = [(logits, {name: gradients[side] for name, gradients in both.items()}) for side in (0, 1)]
+    fine = (ours is None) == (stock is None) and (ours is None or bool(torch.equal(ours, stock)))
+    if fine:
+        assert admission._differences(*outcomes) == (0.0, 0.0)
+    else:
+        with pytest.raises(UserError, match="the gradient of a differs by inf"):
+            admission._differences(*outcomes)
