@@ -65,7 +65,7 @@ def cells(profile: Profile) -> list[Cell]:
 
 
 def worker_counts(profile: Profile) -> list[int]:
-    """One, and the most that the profile times."""
+    """Return 1 and the largest number of workers that the profile times."""
     return sorted({1, max(profile.workers)})
 
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from scala_lab.study.profiles import Profile
     from scala_lab.training.run_dir import RunResult
 
-POWER_PRODUCTS = 30
-"""Most products of the check by power iteration, which needs far more than Lanczos for the same residual."""
+MAX_POWER_PRODUCTS = 30
+"""Maximum Hessian products of the check by power iteration: it needs far more than Lanczos for the same residual."""
 
 
 def measure(
@@ -77,7 +77,7 @@ def cells(profile: Profile) -> list[Cell]:
     settings = {"samples": plan.samples, "sets": plan.sets, "tol": plan.tol, "threads": plan.threads}
 
     def by_seed(seed: int) -> dict[str, Any]:
-        return {**settings, "power_products": POWER_PRODUCTS if seed == profile.seeds[0] else 0}
+        return {**settings, "power_products": MAX_POWER_PRODUCTS if seed == profile.seeds[0] else 0}
 
     return measured_cells(profile, measure, by_seed, ALL, profile.seeds)
 
@@ -92,7 +92,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
         f"Top eigenvalue of the Hessian of the mean training loss over {plan.sets} disjoint sets of {plan.samples} "
         f"rows of {task}, without dropout; mean over sets and seeds. Deviation: over the sets, mean over seeds.",
         f"Lanczos to the residual shown. Power iteration, the paper's method, as a check on the first set of the first "
-        f"seed: its eigenvalue over Lanczos's after at most {POWER_PRODUCTS} products.",
+        f"seed: its eigenvalue over Lanczos's after at most {MAX_POWER_PRODUCTS} products.",
         "ScaLA differs from the baselines in its optimizer and in its noise; LAMB's row shows what the optimizer does.",
         f"{RATE_NOTE} Budget: {profile.settings['epochs']} epochs; passes: forward passes over the training rows, a "
         "backward counted as two.",

@@ -76,34 +76,34 @@ class Gelu(Function):
     def forward(ctx: Any, inputs: Tensor) -> Tensor:
         """Return the activation."""
         ctx.save_for_backward(inputs)
-        ctx.slope = None
+        ctx.first = None
         return functional.gelu(inputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        """Return the derivative by the inputs; a pass that builds a graph stores the slope for later ones."""
+        """Return the derivative by the inputs; a pass that builds a graph stores the activation's for later ones."""
         (grad,) = grads
         (inputs,) = ctx.saved_tensors
         if torch.is_grad_enabled():
-            ctx.slope = torch.ops.aten.gelu_backward(torch.ones_like(inputs), inputs.detach())
-            return _GeluGradient.apply(grad, inputs, ctx.slope)
-        return grad * ctx.slope if ctx.slope is not None else torch.ops.aten.gelu_backward(grad, inputs)
+            ctx.first = torch.ops.aten.gelu_backward(torch.ones_like(inputs), inputs.detach())
+            return _GeluGradient.apply(grad, inputs, ctx.first)
+        return grad * ctx.first if ctx.first is not None else torch.ops.aten.gelu_backward(grad, inputs)
 
 
 class _GeluGradient(Function):
-    """The gradient times the slope, differentiable by gradient and inputs."""
+    """The gradient times the first derivative, differentiable by gradient and inputs."""
 
     @staticmethod
-    def forward(ctx: Any, grad: Tensor, inputs: Tensor, slope: Tensor) -> Tensor:
-        bend = (2 - inputs.square()).mul_(torch.exp(-0.5 * inputs.square())).mul_(1 / math.sqrt(2 * math.pi))
-        ctx.save_for_backward(slope, bend.mul_(grad))
-        return grad * slope
+    def forward(ctx: Any, grad: Tensor, inputs: Tensor, first: Tensor) -> Tensor:
+        second = (2 - inputs.square()).mul_(torch.exp(-0.5 * inputs.square())).mul_(1 / math.sqrt(2 * math.pi))
+        ctx.save_for_backward(first, second.mul_(grad))
+        return grad * first
 
     @staticmethod
     def backward(ctx: Any, *vectors: Tensor) -> Any:
         (vector,) = vectors
-        slope, bend = ctx.saved_tensors
-        return vector * slope, vector * bend, None
+        first, second = ctx.saved_tensors
+        return vector * first, vector * second, None
 
 
 class LayerNorm(Function):
@@ -125,21 +125,21 @@ class LayerNorm(Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
         """Return the normalised tokens times weight, plus bias."""
-        outputs, mean, rate = torch.native_layer_norm(inputs, [inputs.shape[-1]], weight, bias, eps)
-        ctx.save_for_backward(inputs, mean, rate, weight, bias)
+        outputs, mean, rstd = torch.native_layer_norm(inputs, [inputs.shape[-1]], weight, bias, eps)
+        ctx.save_for_backward(inputs, mean, rstd, weight, bias)
         return outputs
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         """Return the derivatives by inputs, weight and bias."""
         (grad,) = grads
-        inputs, mean, rate, weight, bias = ctx.saved_tensors
+        inputs, mean, rstd, weight, bias = ctx.saved_tensors
         if torch.is_grad_enabled():
-            by_inputs, by_weight, by_bias = _LayerNormGradient.apply(grad, inputs, weight, mean, rate)
+            by_inputs, by_weight, by_bias = _LayerNormGradient.apply(grad, inputs, weight, mean, rstd)
         else:
-            shape, wanted = [inputs.shape[-1]], [True, True, True]
+            shape, output_mask = [inputs.shape[-1]], [True, True, True]
             by_inputs, by_weight, by_bias = torch.ops.aten.native_layer_norm_backward(
-                grad, inputs, shape, mean, rate, weight, bias, wanted
+                grad, inputs, shape, mean, rstd, weight, bias, output_mask
             )
         return by_inputs, by_weight, by_bias, None
 
@@ -149,39 +149,39 @@ class _LayerNormGradient(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, grad: Tensor, inputs: Tensor, weight: Tensor, mean: Tensor, rate: Tensor
+        ctx: Any, grad: Tensor, inputs: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.set_materialize_grads(False)
         rows = tuple(range(grad.ndim - 1))
-        normal, scaled = (inputs - mean) * rate, grad * weight
-        along = (scaled * normal).mean(-1, keepdim=True)
-        ctx.save_for_backward(grad, inputs, weight, mean, rate, normal, scaled, along)
-        return _project(scaled, inputs, mean, rate), (grad * normal).sum(rows), grad.sum(rows)
+        xhat, a = (inputs - mean) * rstd, grad * weight
+        mean_a_xhat = (a * xhat).mean(-1, keepdim=True)
+        ctx.save_for_backward(grad, inputs, weight, mean, rstd, xhat, a, mean_a_xhat)
+        return _project(a, inputs, mean, rstd), (grad * xhat).sum(rows), grad.sum(rows)
 
     @staticmethod
     def backward(ctx: Any, *vectors: Tensor | None) -> Any:
         by_inputs, by_weight, by_bias = vectors
-        grad, inputs, weight, mean, rate, normal, scaled, along = ctx.saved_tensors
-        to_grad = torch.zeros_like(grad) if by_weight is None else normal * by_weight
-        turned = torch.zeros_like(grad) if by_weight is None else grad * by_weight
+        grad, inputs, weight, mean, rstd, xhat, a, mean_a_xhat = ctx.saved_tensors
+        to_grad = torch.zeros_like(grad) if by_weight is None else xhat * by_weight
+        q = torch.zeros_like(grad) if by_weight is None else grad * by_weight
         if by_bias is not None:
             to_grad += by_bias
         if by_inputs is None:
-            return to_grad, _project(turned, inputs, mean, rate), None, None, None
-        pulled = _project(by_inputs, inputs, mean, rate)
-        to_grad.addcmul_(pulled, weight)
-        to_weight = (grad * pulled).sum(tuple(range(grad.ndim - 1)))
-        by_along = (by_inputs * normal).mean(-1, keepdim=True)
-        turned.addcmul_(by_inputs, along * rate, value=-1).addcmul_(scaled, by_along.mul_(rate), value=-1)
+            return to_grad, _project(q, inputs, mean, rstd), None, None, None
+        P_u = _project(by_inputs, inputs, mean, rstd)
+        to_grad.addcmul_(P_u, weight)
+        to_weight = (grad * P_u).sum(tuple(range(grad.ndim - 1)))
+        mean_u_xhat = (by_inputs * xhat).mean(-1, keepdim=True)
+        q.addcmul_(by_inputs, mean_a_xhat * rstd, value=-1).addcmul_(a, mean_u_xhat.mul_(rstd), value=-1)
         # mean(u a) - mean(u) mean(a) - mean(u x^) mean(a x^) = mean(a P(u)) / r
-        bent = (scaled * pulled).mean(-1, keepdim=True).mul_(rate)
-        return to_grad, _project(turned, inputs, mean, rate).addcmul_(normal, bent, value=-1), to_weight, None, None
+        mean_a_P_u = (a * P_u).mean(-1, keepdim=True).mul_(rstd)
+        return to_grad, _project(q, inputs, mean, rstd).addcmul_(xhat, mean_a_P_u, value=-1), to_weight, None, None
 
 
-def _project(vector: Tensor, inputs: Tensor, mean: Tensor, rate: Tensor) -> Tensor:
+def _project(vector: Tensor, inputs: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
     """Return P of a vector for each token."""
-    shape, wanted = [inputs.shape[-1]], [True, False, False]
-    return torch.ops.aten.native_layer_norm_backward(vector, inputs, shape, mean, rate, None, None, wanted)[0]
+    shape, output_mask = [inputs.shape[-1]], [True, False, False]
+    return torch.ops.aten.native_layer_norm_backward(vector, inputs, shape, mean, rstd, None, None, output_mask)[0]
 
 
 _thread = threading.local()

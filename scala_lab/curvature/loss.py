@@ -228,10 +228,10 @@ def stock_product(
     weights = list(model.parameters())
     pieces = [piece.view_as(w) for piece, w in zip(vector.split([w.numel() for w in weights]), weights, strict=True)]
     loss = task_loss(stock_logits(model, inputs, pad_token), labels, is_regression(model, [labels])).mean()
-    slopes = torch.autograd.grad(loss, weights, create_graph=True, allow_unused=True)
-    along = [(slope * piece).sum() for slope, piece in zip(slopes, pieces, strict=True) if slope is not None]
-    bends = torch.autograd.grad(torch.stack(along).sum(), weights, allow_unused=True)
-    parts = [torch.zeros_like(w) if bend is None else bend for w, bend in zip(weights, bends, strict=True)]
+    grads = torch.autograd.grad(loss, weights, create_graph=True, allow_unused=True)
+    products = [(grad * piece).sum() for grad, piece in zip(grads, pieces, strict=True) if grad is not None]
+    columns = torch.autograd.grad(torch.stack(products).sum(), weights, allow_unused=True)
+    parts = [torch.zeros_like(w) if column is None else column for w, column in zip(weights, columns, strict=True)]
     return torch.cat([part.flatten() for part in parts])
 
 

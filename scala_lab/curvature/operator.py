@@ -36,15 +36,15 @@ from scala_lab.curvature.loss import (
     without_labels,
     word_table,
 )
-from scala_lab.curvature.shards import SHARD_TOKENS, Lanes, cut_batch, graph_bytes, lane_count, probe
+from scala_lab.curvature.shards import MAX_SHARD_TOKENS, Lanes, cut_batch, graph_bytes, lane_count, probe
 from scala_lab.errors import UserError
 from scala_lab.models.admission import TOLERANCE, Float64Islands, first_line, random_twin
 from scala_lab.models.fast_layers import prove_narrowing
 
 DEFAULT_BUDGET = 2 << 30
 """Bytes of retained graphs: enough for some hundred samples of a small encoder, little on any machine."""
-RETAINED_SAMPLES = 1024
-"""About the most samples per worker whose graphs are retained, whatever the budget."""
+MAX_RETAINED_SAMPLES = 1024
+"""Approximate maximum of samples per worker whose graphs are retained, whatever the budget."""
 SOLVER_VECTORS = 32
 """Vectors of a solver that the budget reserves memory for. They grow with the vocabulary of the samples: if graphs took
 the whole budget, memory would grow with the number of samples after all."""
@@ -132,7 +132,7 @@ class HessianOperator:
         self.space = ParameterSpace(model, parameters, table, self._used_ids() if table is not None else None)
         self._loss = BatchLoss(model, self.space, [shard.labels for shard in self._shards], shortcuts, pad_token)
         if shortcuts.cut_padding:
-            max_tokens = SHARD_TOKENS if self.device.type == "cpu" else None
+            max_tokens = MAX_SHARD_TOKENS if self.device.type == "cpu" else None
             self._shards = [_shard(part) for batch in whole for part in cut_batch(batch, shard_tokens=max_tokens)]
         self._lanes = Lanes(lane_count(len(self._shards), self.device) if shortcuts.side_by_side else 1)
         self._retained_gradient: Tensor | None = None  # sum over the shards whose graph is retained
@@ -215,9 +215,9 @@ class HessianOperator:
         self,
         parts_of: Callable[[_Shard], Sequence[Tensor | None]],
         shards: Sequence[_Shard],
-        more: Tensor | None = None,
+        initial: Tensor | None = None,
     ) -> Tensor:
-        """Sum a function with a part for each leaf over shards, plus `more`, and over workers, as a touched vector."""
+        """Sum a function with a part per leaf over shards, plus `initial`, and over workers, as a touched vector."""
 
         def lane_sum(shards: Sequence[_Shard]) -> Tensor:
             total = self._zeros()
@@ -229,7 +229,7 @@ class HessianOperator:
         # a streamed shard costs about twice a retained one
         costs = [len(shard.labels) * shard.width * (1 if shard.graph is not None else 2) for shard in shards]
         first, *others = self._lanes.map(lane_sum, deal(shards, costs, self._lanes.count))
-        for other in others if more is None else [*others, more]:
+        for other in others if initial is None else [*others, initial]:
             first += other
         return self._reduced(first)
 
@@ -259,7 +259,7 @@ class HessianOperator:
         """Retain graphs of shards spread over all lengths, as long as they fit the budget."""
         self._retained_gradient = self._zeros()
         left = budget - SOLVER_VECTORS * self.space.touched_size * self.dtype.itemsize
-        stride = math.ceil(sum(len(shard.labels) for shard in self._shards) / RETAINED_SAMPLES) or 1
+        stride = math.ceil(sum(len(shard.labels) for shard in self._shards) / MAX_RETAINED_SAMPLES) or 1
         for shard in self._shards[::stride] if left > 0 else ():
             gradients = self._gradient_graph(shard)
             left -= graph_bytes(gradient for gradient in gradients if gradient is not None)
@@ -287,7 +287,7 @@ class HessianOperator:
         return float(self._reduced(torch.tensor(number, dtype=torch.float64, device=self.device)))
 
 
-def proved_shortcuts(model: nn.Module, few: Mapping[str, Tensor], pad_token: int | None = None) -> Shortcuts:
+def proved_shortcuts(model: nn.Module, probe_batch: Mapping[str, Tensor], pad_token: int | None = None) -> Shortcuts:
     """Return the most shortcuts under which a product is that of the stock model to 1e-9.
 
     A product with a random vector over a few rows is computed on a copy of the model in float64 with perturbed
@@ -298,7 +298,7 @@ def proved_shortcuts(model: nn.Module, few: Mapping[str, Tensor], pad_token: int
         UserError: The model does not run on these rows, gives two different answers to one batch (no solver converges
             on such an operator), or has no second derivative.
     """
-    inputs = without_labels(few)
+    inputs = without_labels(probe_batch)
     _check_deterministic(model, inputs, pad_token)
     twin = random_twin(model)
     with Float64Islands():
@@ -306,7 +306,7 @@ def proved_shortcuts(model: nn.Module, few: Mapping[str, Tensor], pad_token: int
         vector = torch.rand(size, generator=torch.Generator().manual_seed(2), dtype=torch.float64).sub_(0.5)
         vector = vector.to(next(twin.parameters()).device)
         try:
-            expected = stock_product(twin, inputs, few["labels"], vector, pad_token)
+            expected = stock_product(twin, inputs, probe_batch["labels"], vector, pad_token)
         except RuntimeError as error:
             raise UserError(f"the model has no second derivative: {first_line(error)}") from error
         narrowing = prove_narrowing(twin, lambda: stock_logits(twin, inputs, pad_token))
@@ -317,7 +317,7 @@ def proved_shortcuts(model: nn.Module, few: Mapping[str, Tensor], pad_token: int
             Shortcuts(False, True, side_by_side=False),
         ):
             try:
-                product = HessianOperator(twin, [few], budget=0, shortcuts=shortcuts) @ vector
+                product = HessianOperator(twin, [probe_batch], budget=0, shortcuts=shortcuts) @ vector
             except (UserError, RuntimeError, IndexError, ValueError):
                 continue
             if float((product - expected).abs().max()) <= TOLERANCE * float(expected.abs().max()):

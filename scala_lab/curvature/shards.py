@@ -21,8 +21,8 @@ SHARD_COST = 20
 
 Measured on a 3-layer encoder of width 384, a shard per core: products are within 4% of the best from 10 to 40.
 """
-SHARD_TOKENS = 1024
-"""Most tokens of a shard that has several rows, on the CPU. Matrix products are at full speed from some 200 on, and
+MAX_SHARD_TOKENS = 1024
+"""Maximum tokens of a shard of several rows, on the CPU. Matrix products are at full speed from some 200 on, and
 beside the retained graphs a worker has that of one shard in memory for each core."""
 PROBE_ROWS = 4
 """Rows on which shortcuts are proved."""
