@@ -11,7 +11,7 @@ import pytest
 
 CODE = """
 import sys
-from scala_lab.processes import outlast_sigterm
+from scala_lab.machine import outlast_sigterm
 
 def has_more_to_record():
     print("asked", flush=True)
