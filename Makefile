@@ -11,7 +11,7 @@ OMP_NUM_THREADS ?= 1
 test: export OMP_NUM_THREADS := $(OMP_NUM_THREADS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce test lint bench
+.PHONY: help setup reproduce test lint coverage bench
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */\1\t/' | expand -t 14
@@ -28,12 +28,19 @@ $(READY): pyproject.toml constraints.txt
 reproduce: $(READY)  ## every figure, table and claim on the embedded encoder and tasks; no download, no GPU
 	$(BIN)/scala-lab reproduce --profile embedded --out reports/embedded
 
-test: lint  ## lint, then all tests
-	$(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
-lint: $(READY)  ## ruff (rules and format)
+test: lint  ## lint, then all tests and the examples in docstrings
+	$(PYTEST)
+
+coverage: export OMP_NUM_THREADS := $(OMP_NUM_THREADS)
+coverage: $(READY)  ## all tests, with the share of lines they run by file
+	$(PYTEST) --cov scala_lab --cov studies --cov-report term --cov-report html
+
+lint: $(READY)  ## ruff (rules and format) and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 # Each is a script of its own; the summary puts the results of all of them into one table.
 BENCHMARKS := startup clock optimizer steps memory whole_runs training grid growth curvature summary

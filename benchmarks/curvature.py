@@ -28,7 +28,7 @@ from peers import add_peers
 from turns import seconds_of
 
 from scala_lab import RunSpec, train
-from scala_lab.tasks.token_cache import cache_folder
+from scala_lab.data.tokens import cache_folder
 
 Part = Literal["product", "eigenthings", "curvlinops", "pyhessian", "memory"]
 GOALS = {"eigenthings": 1.3, "curvlinops": 1.3, "pyhessian": 10.0, "product": 2.8, "memory": 1.1}
@@ -64,7 +64,7 @@ def load(checkpoint: Path, spec: RunSpec, samples: int, micro_batch: int = 64) -
     """The model in eval mode, and rows that it was trained on as length-sorted batches."""
     import torch
 
-    from scala_lab.commands.samples import SampleOptions, load_with_samples
+    from scala_lab.curvature import SampleOptions, load_with_samples
 
     rows = SampleOptions(samples=samples, micro_batch=micro_batch)
     loaded = load_with_samples(checkpoint, spec.data, rows, torch.device("cpu"))
@@ -222,7 +222,7 @@ def main(options: Options) -> None:
     from peers.eigensolvers import CurvlinopsEigsh, EigenthingsLanczos, Question
 
     from scala_lab.curvature import HessianOperator
-    from scala_lab.training.environment import describe_environment
+    from scala_lab.machine import describe_environment
 
     add_peers()
     spec = spec_of(options)

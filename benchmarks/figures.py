@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from measures import Measure, Result
 from tables import SIGNS, number, value
 
-from scala_lab.report.style import COLOURS, DASHES, FILLS, HATCHES, MARKERS, new_figure, styled
+from scala_lab.report.figures.style import COLOURS, DASHES, FILLS, HATCHES, MARKERS, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -66,10 +66,10 @@ def sample(specs: list[RunSpec], every: int) -> list[RunSpec]:
 
 def our_sweep(specs: list[RunSpec]) -> tuple[float, dict[str, float]]:
     """Seconds of the whole sweep, and the accuracy of every cell."""
-    from scala_lab.runs.cell import Cell
-    from scala_lab.runs.local import LocalPool
-    from scala_lab.runs.store import RunStore
-    from scala_lab.runs.sweep import run_sweep
+    from scala_lab.sweep.cells import Cell
+    from scala_lab.sweep.engine import run_sweep
+    from scala_lab.sweep.local import LocalPool
+    from scala_lab.sweep.store import RunStore
 
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()

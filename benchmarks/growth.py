@@ -70,8 +70,8 @@ def save_encoder(folder: Path, layers: int) -> Path:
 
 def save_rows(path: Path, rows: int, words: int) -> Path:
     """Rows of two classes."""
-    chance = random.Random(0)
-    lines = ["text,label", *(f"{' '.join(chance.choices('abcdefgh', k=words))},{row % 2}" for row in range(rows))]
+    rng = random.Random(0)
+    lines = ["text,label", *(f"{' '.join(rng.choices('abcdefgh', k=words))},{row % 2}" for row in range(rows))]
     path.write_text("\n".join(lines) + "\n")
     return path
 

@@ -129,7 +129,7 @@ def write_result(
     """Print the measures as a table and write results/<area>.json with the command and the environment."""
     from tables import print_measures
 
-    from scala_lab.training.environment import describe_environment
+    from scala_lab.machine import describe_environment
 
     plain = json.loads(json.dumps(settings, default=str))
     result = Result(area, title, tuple(measures), plain, describe_environment(), details, tuple(curves))

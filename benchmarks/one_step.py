@@ -8,7 +8,7 @@ import sys
 from our_side import OurSide
 
 from scala_lab import RunSpec
-from scala_lab.training.environment import peak_memory_bytes
+from scala_lab.machine import peak_memory_bytes
 
 
 def resident_bytes() -> int:

@@ -38,7 +38,7 @@ def main(options: Options) -> None:
     from transformers import BertConfig, BertForSequenceClassification
 
     from scala_lab.optim.build import build_optimizer
-    from scala_lab.training.gradient import GradientBuffer
+    from scala_lab.training.trainer import GradientBuffer
 
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)

@@ -17,9 +17,9 @@ class OurSide:
     def __init__(self, spec: RunSpec) -> None:
         import torch
 
-        from scala_lab.training.loop import Training
+        from scala_lab.training.distributed import World
         from scala_lab.training.preparation import prepare
-        from scala_lab.training.world import World
+        from scala_lab.training.trainer import Training
 
         self.spec = spec = spec.resolved()
         torch.set_num_threads(spec.machine.threads or 1)

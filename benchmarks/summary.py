@@ -16,7 +16,7 @@ from figures import figure_of
 from measures import RESULTS, read_results
 from tables import print_measures
 
-from scala_lab.report.saving import save_figure
+from scala_lab.report.figures.style import save_figure
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import os
 import sys
 
 from scala_lab.cli import main
-from scala_lab.launcher import end_process
+from scala_lab.machine import end_process
 
 if __name__ == "__main__":
     code = main()

@@ -1,7 +1,7 @@
-"""From a training set to micro-batches: shuffled, sorted by length within a global batch, dealt to workers.
+"""From a training set to micro-batches: shuffled, sorted by length within a global batch, divided among workers.
 
-The order of samples is a function of (seed, epoch), so any step's micro-batches can be named without having run
-the steps before it: a resumed run sees the same batches.
+The order of samples is a function of (seed, epoch), so that the micro-batches of any step follow without running the
+steps before it: a resumed run sees the same batches.
 """
 
 from __future__ import annotations
@@ -20,29 +20,20 @@ T = TypeVar("T")
 class BatchPlan:
     """Which rows each worker runs together in each step.
 
-    Within a global batch rows are sorted by length and cut into micro-batches where that is cheapest, padding against
-    the cost of one more micro-batch. Workers are dealt whole micro-batches, so that two of them pad no more than one
-    would; where there are too few for all to carry like work, smaller ones, or their share of every micro-batch's rows,
-    whichever lets the busiest worker end first. The last batch of an epoch may be smaller; no row is dropped or
-    repeated, and a worker may be left without rows.
-
-    Attributes:
-        lengths: Tokens of each row.
-        batch_size: Rows of a global batch.
-        micro_batch: Most rows that run at once on a worker.
-        workers: Number of workers.
-        seed: The run's seed.
-        part_cost: What a micro-batch costs beside its tokens, in tokens; see `part_cost`.
-        equal_lengths: Whether only rows of equal length may run together, for models that must not be padded.
+    Within a global batch rows are sorted by length and cut into micro-batches where that is cheapest: more of them have
+    less padding, but each has a cost of its own. Workers get whole micro-batches, so that several workers pad no more
+    than one would. Where there are too few for an even load, they get smaller ones, or an equal share of the rows of
+    every micro-batch, whichever lets the busiest worker finish first. The last batch of an epoch may be smaller; no row
+    is dropped or repeated, and a worker may be left without rows.
     """
 
-    lengths: np.ndarray
-    batch_size: int
-    micro_batch: int
+    lengths: np.ndarray  # tokens of each row
+    batch_size: int  # rows of a global batch
+    micro_batch: int  # maximum number of rows that run at once on a worker
     workers: int = 1
     seed: int = 0
-    part_cost: float = 0.0
-    equal_lengths: bool = False
+    part_cost: float = 0.0  # of a micro-batch beside its tokens, in tokens; see the function `part_cost`
+    equal_lengths: bool = False  # whether only rows of equal length may run together: some models must not be padded
     _orders: dict[int, np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -51,90 +42,50 @@ class BatchPlan:
         return math.ceil(len(self.lengths) / self.batch_size)
 
     def global_batch(self, step: int) -> np.ndarray:
-        """Rows of a step (0-based, over all epochs), longest first."""
+        """Return the rows of a step (0-based, over all epochs), longest first."""
         epoch, index = divmod(step, self.steps_per_epoch)
-        rows = self._order(epoch)[index * self.batch_size : (index + 1) * self.batch_size]
+        if epoch not in self._orders:  # a cache of one epoch
+            self._orders.clear()
+            self._orders[epoch] = np.random.default_rng([self.seed, epoch]).permutation(len(self.lengths))
+        rows = self._orders[epoch][index * self.batch_size : (index + 1) * self.batch_size]
         return rows[np.argsort(-self.lengths[rows], kind="stable")]
 
     def deal(self, global_batch: np.ndarray, rank: int = 0, memory: float = 1.0) -> list[np.ndarray]:
-        """The micro-batches of one worker, each an array of rows; empty if no row is left for it.
+        """Return the micro-batches of one worker, each an array of rows; none if no row is left for it.
 
-        The first worker has most to do, if only by a little.
-
-        Args:
-            global_batch: From `global_batch`.
-            rank: The worker.
-            memory: Memory that a row takes, in that of a row of a plain step: micro-batches are smaller by it.
+        The first worker has the largest load, by however little. `memory` is the memory of a row relative to a plain
+        step: micro-batches are smaller by this factor.
         """
-        most = max(1, int(self.micro_batch / memory))
+        max_rows = max(1, int(self.micro_batch / memory))
         if self.workers == 1:
-            return self._cut_up(global_batch, most)
-        ways = [self._dealt_whole(global_batch, most // share) for share in (1, 2, 4)]
+            return self._cut(global_batch, max_rows)
+        candidates = []
+        for divisor in (1, 2, 4):
+            parts = self._cut(global_batch, max(1, max_rows // divisor))
+            candidates.append(deal(parts, [self._load([part]) for part in parts], self.workers))
         if not self.equal_lengths:
-            ways.append(self._dealt_by_row(global_batch, most))
-        best = min(ways, key=lambda dealt: max(map(self._work, dealt)))
-        return sorted(best, key=self._work, reverse=True)[rank]
+            # single rows in turn, from the longest on; all workers cut theirs at the same points
+            shares = [global_batch[rank :: self.workers] for rank in range(self.workers)]
+            cuts = cheapest_cuts(self.lengths[shares[0]], self.part_cost, max_rows)
+            candidates.append([self._cut(share, max_rows, cuts) for share in shares])
+        best = min(candidates, key=lambda dealt: max(map(self._load, dealt)))
+        return sorted(best, key=self._load, reverse=True)[rank]
 
-    def _dealt_whole(self, global_batch: np.ndarray, most: int) -> list[list[np.ndarray]]:
-        """Micro-batches for each worker: the dearest first, each to whoever has least to do."""
-        parts = self._cut_up(global_batch, max(1, most))
-        return deal(parts, [self._cost(part) for part in parts], self.workers)
-
-    def _dealt_by_row(self, global_batch: np.ndarray, most: int) -> list[list[np.ndarray]]:
-        """Every worker gets one row in turn, from the longest on, and cuts its own where the first one would."""
-        cuts = cheapest_cuts(self.lengths[global_batch[:: self.workers]], self.part_cost, most)
-        shares = [np.split(global_batch[rank :: self.workers], cuts) for rank in range(self.workers)]
-        return [[piece for part in parts for piece in cut(part, most)] for parts in shares]
-
-    def _cut_up(self, rows: np.ndarray, most: int) -> list[np.ndarray]:
+    def _cut(self, rows: np.ndarray, max_rows: int, cuts: list[int] | None = None) -> list[np.ndarray]:
+        """Cut rows into micro-batches, at the given points or where that is cheapest."""
         if self.equal_lengths:
-            return cut_equal_lengths(rows, self.lengths, most)
-        parts = np.split(rows, cheapest_cuts(self.lengths[rows], self.part_cost, most))
-        return [piece for part in parts for piece in cut(part, most)]
+            return cut_equal_lengths(rows, self.lengths, max_rows)
+        if cuts is None:
+            cuts = cheapest_cuts(self.lengths[rows], self.part_cost, max_rows)
+        return [piece for part in np.split(rows, cuts) for piece in cut(part, max_rows)]
 
-    def _cost(self, part: np.ndarray) -> float:
-        return len(part) * float(self.lengths[part[0]]) + self.part_cost
-
-    def _work(self, parts: list[np.ndarray]) -> float:
-        return sum(map(self._cost, parts))
-
-    def _order(self, epoch: int) -> np.ndarray:
-        """The permutation of an epoch; the last one asked for is kept."""
-        if epoch not in self._orders:
-            self._orders.clear()
-            self._orders[epoch] = np.random.default_rng([self.seed, epoch]).permutation(len(self.lengths))
-        return self._orders[epoch]
-
-
-def deal(items: Sequence[T], costs: Sequence[float], hands: int) -> list[list[T]]:
-    """Items for each hand so that the largest sum of costs is small: the dearest first, each to whoever has least.
-
-    Example:
-        >>> deal("abcd", [5, 4, 3, 3], 2)
-        [['a', 'd'], ['b', 'c']]
-    """
-    dealt: list[list[T]] = [[] for _ in range(hands)]
-    loads = [0.0] * hands
-    for place in sorted(range(len(items)), key=lambda place: -costs[place]):
-        idlest = loads.index(min(loads))
-        dealt[idlest].append(items[place])
-        loads[idlest] += costs[place]
-    return dealt
-
-
-def cut(rows: np.ndarray, most: int) -> list[np.ndarray]:
-    """Cut rows, in order, into the fewest parts of at most `most`, of nearly equal size."""
-    return np.array_split(rows, math.ceil(len(rows) / most)) if len(rows) else []
-
-
-def cut_equal_lengths(rows: np.ndarray, lengths: np.ndarray, most: int) -> list[np.ndarray]:
-    """Cut rows that are sorted by length into parts of at most `most` rows of one length each."""
-    changes = np.flatnonzero(np.diff(lengths[rows])) + 1
-    return [part for equal in np.split(rows, changes) for part in cut(equal, most)]
+    def _load(self, parts: list[np.ndarray]) -> float:
+        """Return the cost of micro-batches, in tokens."""
+        return sum(len(part) * float(self.lengths[part[0]]) + self.part_cost for part in parts)
 
 
 def part_cost(width: int) -> float:
-    """What a micro-batch costs beside its tokens, in tokens: calls, and reading and adding up all weights.
+    """Return the cost of a micro-batch beside its tokens, in tokens: calls, and reading and accumulating all weights.
 
     Measured on CPU: 34 tokens at width 384 with one thread, 73 with two, 330 at width 64 with one; steps are within a
     few percent of the best anywhere between half of this and twice as much.
@@ -142,13 +93,38 @@ def part_cost(width: int) -> float:
     return 30_000 / width
 
 
-def cheapest_cuts(lengths: np.ndarray, part_cost: float, most: int | None = None) -> list[int]:
-    """Where to cut falling lengths so that the sum over parts of rows * longest + part_cost is least.
+def deal(items: Sequence[T], costs: Sequence[float], bins: int) -> list[list[T]]:
+    """Divide items into bins so that the largest sum of costs is small: the costliest first, each to the smallest sum.
 
-    Args:
-        lengths: Of rows, longest first.
-        part_cost: Of a part, in tokens.
-        most: Rows of a part; a longer one counts as several, padded as one.
+    Example:
+        >>> deal("abcd", [5, 4, 3, 3], 2)
+        [['a', 'd'], ['b', 'c']]
+    """
+    dealt: list[list[T]] = [[] for _ in range(bins)]
+    loads = [0.0] * bins
+    for index in sorted(range(len(items)), key=lambda index: -costs[index]):
+        smallest = loads.index(min(loads))
+        dealt[smallest].append(items[index])
+        loads[smallest] += costs[index]
+    return dealt
+
+
+def cut(rows: np.ndarray, max_rows: int) -> list[np.ndarray]:
+    """Cut rows, in order, into the fewest parts of at most `max_rows`, of nearly equal size."""
+    return np.array_split(rows, math.ceil(len(rows) / max_rows)) if len(rows) else []
+
+
+def cut_equal_lengths(rows: np.ndarray, lengths: np.ndarray, max_rows: int) -> list[np.ndarray]:
+    """Cut rows that are sorted by length into parts of at most `max_rows` rows of one length each."""
+    changes = np.flatnonzero(np.diff(lengths[rows])) + 1
+    return [part for equal in np.split(rows, changes) for part in cut(equal, max_rows)]
+
+
+def cheapest_cuts(lengths: np.ndarray, part_cost: float, max_rows: int | None = None) -> list[int]:
+    """Return where to cut falling lengths so that the sum over parts of rows * longest + part_cost is minimal.
+
+    Dynamic programming over the points where the length changes. A part of more than `max_rows` counts as several that
+    are padded as one.
 
     Example:
         >>> cheapest_cuts(np.array([90, 90, 10, 10, 9]), part_cost=40)
@@ -159,15 +135,15 @@ def cheapest_cuts(lengths: np.ndarray, part_cost: float, most: int | None = None
     starts = np.flatnonzero(np.diff(lengths, prepend=lengths[0] + 1))
     ends = np.append(starts, len(lengths))
     longest = lengths[starts]
-    cost, came_from = np.zeros(len(ends)), np.zeros(len(ends), dtype=int)
-    for place in range(1, len(ends)):
-        rows = ends[place] - ends[:place]
-        parts = 1 if most is None else -(-rows // most)
-        totals = cost[:place] + rows * longest[:place] + parts * part_cost
-        came_from[place] = np.argmin(totals)
-        cost[place] = totals[came_from[place]]
-    cuts, place = [], int(came_from[-1])
-    while place > 0:
-        cuts.append(int(ends[place]))
-        place = int(came_from[place])
+    cost, previous = np.zeros(len(ends)), np.zeros(len(ends), dtype=int)
+    for index in range(1, len(ends)):
+        rows = ends[index] - ends[:index]
+        parts = 1 if max_rows is None else -(-rows // max_rows)
+        totals = cost[:index] + rows * longest[:index] + parts * part_cost
+        previous[index] = np.argmin(totals)
+        cost[index] = totals[previous[index]]
+    cuts, index = [], int(previous[-1])
+    while index > 0:
+        cuts.append(int(ends[index]))
+        index = int(previous[index])
     return cuts[::-1]

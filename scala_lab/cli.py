@@ -1,24 +1,38 @@
 """The command line: `scala-lab COMMAND ...`, the same as `python -m scala_lab COMMAND ...`.
 
-A command is a module with a dataclass of its options and `run(options) -> exit code`; the dataclass's fields are
-its flags. A module that builds its options in two stages defines `parse(args)` as well. Only the module of the
-command that was asked for is imported, so that help is there at once.
+A command is a module with a dataclass of its options and `run(options) -> exit code`; the dataclass's fields are its
+flags. A module that reads its flags in two stages defines `parse(args)` as well. Only the module of the given command
+is imported, and tyro and rich only when they are used, so that help takes 0.04 s.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import gc
 import importlib
+import io
 import os
+import re
 import sys
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from scala_lab.errors import UserError, nearest
 from scala_lab.version import VERSION
 
+if TYPE_CHECKING:
+    import torch
+    from rich.console import Console
+
+    from scala_lab.config import DataSpec
+
+Options = TypeVar("Options")
+
 
 class Command(NamedTuple):
-    """Where a command lives and what it is for."""
+    """Where a command is and what it is for."""
 
     module: str
     options: str
@@ -52,7 +66,6 @@ QUIET = {
 }
 """Set before the libraries load unless the user set them: one progress bar, ours, and no warning from a fork."""
 
-
 GARBAGE_THRESHOLD = 50_000
 """New objects before the collector looks for cycles. Importing torch and transformers makes many and leaves none of
 them behind: at Python's own 700 the search takes a tenth of the start."""
@@ -60,15 +73,14 @@ them behind: at Python's own 700 the search takes a tenth of the start."""
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command and return its exit code: 0 done, 1 failed, 2 bad input, 130 interrupted."""
-    args = sys.argv[1:] if argv is None else list(argv)
     try:
         try:
-            return _dispatch(args)
+            return _dispatch(sys.argv[1:] if argv is None else list(argv))
         finally:
             sys.stdout.flush()
     except UserError as error:
         sentence = " ".join(str(error).split())
-        if os.environ.get("LOCAL_RANK", "0") == "0":  # under torchrun all workers of a host find the same fault
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # under torchrun all workers of a host find the same error
             print(f"scala-lab: error: {sentence.removeprefix('scala-lab ')}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -96,28 +108,182 @@ def _dispatch(args: list[str]) -> int:
     gc.set_threshold(GARBAGE_THRESHOLD)
     command = COMMANDS[name]
     module = importlib.import_module(command.module)
-    return int(module.run(_options(module, command, name, rest)))
-
-
-def _options(module: Any, command: Command, name: str, args: list[str]) -> Any:
     if hasattr(module, "parse"):
-        return module.parse(args)
-    from scala_lab.commands.flags import parse_flags
-
-    return parse_flags(getattr(module, command.options), args, prog=f"scala-lab {name}")
+        options = module.parse(rest)
+    else:
+        options = parse_flags(getattr(module, command.options), rest, prog=f"scala-lab {name}")
+    return int(module.run(options))
 
 
 def _help() -> str:
     width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
-    return "\n".join(
-        [
-            "usage: scala-lab COMMAND [--flag value ...]",
-            "",
-            "ScaLA: large-batch adaptation of pretrained transformers with light adversarial noise.",
-            "",
-            *lines,
-            "",
-            "`scala-lab COMMAND --help` lists a command's flags; `scala-lab train` alone is a first run.",
-        ]
-    )
+    lines = "\n".join(f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items())
+    return f"""usage: scala-lab COMMAND [--flag value ...]
+
+ScaLA: large-batch adaptation of pretrained transformers with light adversarial noise.
+
+{lines}
+
+`scala-lab COMMAND --help` lists a command's flags; `scala-lab train` alone is a first run."""
+
+
+def split_command(args: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Split a command's own flags from the command that follows them after `--`."""
+    end = args.index("--") if "--" in args else len(args)
+    return args[:end], tuple(args[end + 1 :])
+
+
+def parse_flags(dataclass_type: type[Options], args: list[str], prog: str, default: Options | None = None) -> Options:
+    """Read the flags of a dataclass: its fields are the flags, the docstrings under them the help.
+
+    Nested dataclasses give flat flags: `--batch-size`, not `--spec.batches.batch-size`. Flags that are not given have
+    the values of `default`, else the dataclass's own.
+
+    Raises:
+        UserError: A flag that does not exist, lacks its value or has one that does not fit.
+        SystemExit: `--help` was given and printed.
+    """
+    import tyro
+
+    keywords: dict[str, Any] = {"prog": prog, "config": (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)}
+    if default is not None:
+        keywords["default"] = default
+    message = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(message):
+            options, unknown = tyro.cli(dataclass_type, args=args, return_unknown_args=True, **keywords)
+    except SystemExit as end:
+        if end.code == 2:
+            raise UserError(f"{prog}: {_plain_sentence(message.getvalue())}") from None
+        raise
+    if not unknown:
+        return options
+    flags = [token.split("=")[0] for token in unknown if token.startswith("-")]
+    if not flags:
+        raise UserError(f"{prog}: unexpected {unknown[0]!r}: every setting is given as --flag value")
+    help_text = tyro.extras.get_parser(dataclass_type, **keywords).format_help()
+    advice = nearest(flags[0].replace("_", "-"), sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", help_text))))
+    advice = advice if advice.startswith("did") else "see --help for the flags there are"
+    raise UserError(f"{prog}: unknown flag {flags[0]!r}: {advice}")
+
+
+def _plain_sentence(box: str) -> str:
+    """Take the message out of the frame that tyro draws around it, and say common mistakes more plainly."""
+    lines = [line.strip() for line in box.splitlines()]
+    blocks: list[list[str]] = [[]]
+    for line in lines:
+        row = line.strip("│|").strip()
+        if row and set(row) <= {"─", "-"}:
+            blocks.append([])
+        elif row and row[0] not in "╭╰":
+            blocks[-1].append(row)
+    # a frame holds the title; without one (a terminal that is not UTF-8) the title is the first block
+    framed = any(line.startswith("╭") for line in lines)
+    text = " ".join(blocks[0] if framed or len(blocks) == 1 else blocks[1]) or " ".join(box.split())
+    for pattern, sentence in _PLAIN_SENTENCES.items():
+        match = re.fullmatch(pattern, text)
+        if match:
+            return match.expand(sentence)
+    match = re.fullmatch(r"invalid choice ('.*') for argument '(--[\w-]+)'\. Expected one of \((.*)\)\.", text)
+    if match:
+        choices = sorted(choice for choice in re.findall(r"'([^']*)'", match[3]) if choice != "None")
+        return f"{match[2]} must be one of {', '.join(choices)}, not {match[1]}"
+    return text
+
+
+_PLAIN_SENTENCES = {
+    r"Error parsing (--[\w-]+).*?: invalid literal for int\(\).*: ('.*')": r"\1 must be a whole number, not \2",
+    r"Error parsing (--[\w-]+).*?: could not convert string to float: ('.*')": r"\1 must be a number, not \2",
+    r"Missing value for argument '(--[\w-]+)'\..*": r"\1 needs a value",
+}
+
+
+def result_console() -> Console:
+    """Open the console for results: as wide as the terminal, or unlimited into a file or a pipe."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=10_000)
+
+
+def parse_with_run_data(options_type: type[Options], args: list[str], prog: str) -> Options:
+    """Parse the flags of a command with `checkpoints` and `data`; without --task, use the data of a run among them.
+
+    Raises:
+        UserError: A checkpoint is missing, or nothing says which task is meant.
+    """
+    options: Any = parse_flags(options_type, args, prog=prog)
+    if any(arg.split("=")[0] == "--task" for arg in args):
+        return options
+    check_checkpoints(options.checkpoints)
+    known = next((data for data in map(data_of_run, options.checkpoints) if data is not None), None)
+    if known is None:
+        raise UserError(f"--task is needed: {options.checkpoints[0]} does not say what it was trained on")
+    return parse_flags(options_type, args, prog=prog, default=options_type(data=known))  # type: ignore[call-arg]
+
+
+def data_of_run(checkpoint: Path) -> DataSpec | None:
+    """Return the data of the run whose folder or checkpoint this is; None if it is not a run's.
+
+    Its label names are left out: they are those of the model that it started from, and its own checkpoint has the
+    task's.
+    """
+    from scala_lab.training.run_dir import read_run
+
+    run = read_run(checkpoint)
+    if run is None and checkpoint.name == "checkpoint":
+        run = read_run(checkpoint.parent)
+    return None if run is None else dataclasses.replace(run.spec.data, label_names=())
+
+
+def pick_device(name: str) -> torch.device:
+    """Return the device that auto, cpu or cuda means here."""
+    import torch
+
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: this machine has no CUDA device that torch can use")
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+
+
+def check_checkpoints(checkpoints: Sequence[Path]) -> None:
+    """Refuse folders without a model, before anything slow is done."""
+    from scala_lab.models.loading import locate_model
+
+    if not checkpoints:
+        raise UserError("at least one checkpoint folder is needed")
+    for checkpoint in checkpoints:
+        if not checkpoint.is_dir():
+            raise UserError(
+                f"checkpoint {checkpoint} is " + ("a file, not a folder" if checkpoint.exists() else "missing")
+            )
+        locate_model(str(checkpoint))
+
+
+def check_distinct(checkpoints: Sequence[Path]) -> None:
+    """Refuse a checkpoint that is given twice: in a figure, nothing would tell the two apart."""
+    seen: set[Path] = set()
+    for checkpoint in checkpoints:
+        if checkpoint.resolve() in seen:
+            raise UserError(f"checkpoint {checkpoint} is given twice")
+        seen.add(checkpoint.resolve())
+
+
+def check_new_file(file: Path | None) -> None:
+    """Refuse a file that exists or cannot be made."""
+    if file is None:
+        return
+    if os.path.lexists(file):
+        raise UserError(f"{file} exists already: choose another name")
+    if not file.parent.is_dir():
+        raise UserError(f"{file} cannot be written: {file.parent} is no folder")
+
+
+def check_new_folder(folder: Path | None) -> None:
+    """Refuse a folder with something in it, or that cannot be made."""
+    if folder is None:
+        return
+    from scala_lab.training.run_dir import check_writable
+
+    check_writable(folder)
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UserError(f"{folder} exists already and is not empty: choose another --out")

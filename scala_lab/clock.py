@@ -1,4 +1,4 @@
-"""Where the time of a step goes: seconds by phase, on the CPU's clock or by CUDA events."""
+"""How long each phase of a step takes, by the CPU's clock or by CUDA events."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ PHASES = (
 class Clock:
     """Adds up the seconds spent in each phase.
 
-    On CUDA a phase is bracketed by two events, so that measuring does not stop the queue. They are read once the
-    device has come past them; only who asks for totals waits for that.
+    On CUDA a phase is bracketed by two events, so that measuring does not synchronise. They are read once the device
+    has passed them; only `totals` waits for that.
     """
 
     def __init__(self, device_type: str = "cpu") -> None:
@@ -34,7 +34,7 @@ class Clock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count the block's time under a name."""
+        """Add the time of the block to a phase."""
         if self._cuda:
             import torch
 
@@ -43,29 +43,23 @@ class Clock:
             yield
             end.record()
             self._events.append((name, start, end))
-            while self._events and self._events[0][2].query():
-                self._read_first()
+            self._read_events()
             return
         started = time.perf_counter()
         yield
         self._seconds[name] += time.perf_counter() - started
 
     def totals(self) -> dict[str, float]:
-        """Seconds by phase so far, in the order of `PHASES`."""
+        """Return the seconds by phase so far, in the order of `PHASES`."""
         if self._events:
             import torch
 
             torch.cuda.synchronize()
-            while self._events:
-                self._read_first()
+            self._read_events()
         return {name: self._seconds[name] for name in PHASES if name in self._seconds}
 
-    def _read_first(self) -> None:
-        """Count the oldest phase, which is over."""
-        name, start, end = self._events.popleft()
-        self._seconds[name] += start.elapsed_time(end) / 1000
-
-    def add(self, totals: dict[str, float]) -> None:
-        """Add seconds from an earlier part of the same run."""
-        for name, seconds in totals.items():
-            self._seconds[name] += seconds
+    def _read_events(self) -> None:
+        """Add the times of the phases that the device has finished."""
+        while self._events and self._events[0][2].query():
+            name, start, end = self._events.popleft()
+            self._seconds[name] += start.elapsed_time(end) / 1000

@@ -1,25 +1,20 @@
-"""How far apart two predictions are, per sample."""
+"""Losses of predictions and divergences of two predictions, per sample."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 
 def symmetric_kl(logits_p: Tensor, logits_q: Tensor) -> Tensor:
-    r"""Symmetric Kullback-Leibler divergence of two class distributions, per sample.
+    r"""Return the symmetric Kullback-Leibler divergence of two class distributions, per sample.
 
-    KL(p||q) + KL(q||p) = sum over classes of (p - q) * (log p - log q)
+        KL(p||q) + KL(q||p) = sum over classes of (p - q) * (log p - log q)
 
     from log-softmax in float32 (float64 stays float64), so that it is finite whenever its true value is: a
     probability that underflows still has a finite logarithm, and a class both logits rule out (-inf) adds 0.
-
-    Args:
-        logits_p: Shape (..., classes).
-        logits_q: The same shape.
-
-    Returns:
-        Shape (...): one value per sample, at least 0 up to rounding.
+    Logits have shape (..., classes), the result has shape (...) and is at least 0 up to rounding.
     """
     log_p = torch.log_softmax(_precise(logits_p), dim=-1)
     log_q = torch.log_softmax(_precise(logits_q), dim=-1)
@@ -29,9 +24,26 @@ def symmetric_kl(logits_p: Tensor, logits_q: Tensor) -> Tensor:
 
 
 def squared_difference(outputs_a: Tensor, outputs_b: Tensor) -> Tensor:
-    """Squared difference of two regression outputs of shape (samples,) or (samples, 1), per sample."""
+    """Return the squared difference of two regression outputs of shape (samples,) or (samples, 1), per sample."""
     squares = (_precise(outputs_a) - _precise(outputs_b)).square()
     return squares.flatten(start_dim=1).sum(dim=1) if squares.ndim > 1 else squares
+
+
+def task_loss(logits_BC: Tensor, labels_B: Tensor, regression: bool) -> Tensor:
+    """Return the cross-entropy of each sample, or its squared error (z - y)^2 for regression."""
+    if regression:
+        return (logits_BC.squeeze(-1) - labels_B.to(logits_BC.dtype)).square()
+    return functional.cross_entropy(logits_BC, labels_B, reduction="none")
+
+
+def correct_answers(logits_BC: Tensor, labels_B: Tensor, regression: bool) -> Tensor:
+    """Count the samples whose label has the largest logit; 0 for regression."""
+    return logits_BC.new_zeros(()) if regression else (logits_BC.argmax(-1) == labels_B).sum()
+
+
+def output_divergence(gamma_BC: Tensor, logits_BC: Tensor, regression: bool) -> Tensor:
+    """Return r of each sample: symmetric KL of the two predictions, or their squared difference for regression."""
+    return (squared_difference if regression else symmetric_kl)(gamma_BC, logits_BC)
 
 
 def _precise(values: Tensor) -> Tensor:

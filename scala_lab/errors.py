@@ -1,4 +1,4 @@
-"""The one exception that is meant for the person at the keyboard."""
+"""The exception for mistakes of the user, and suggestions for mistyped names."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """Something the user can put right: one sentence saying what was wrong, where, and what would be right.
+    """A mistake that the user can correct: one sentence saying what was wrong, where, and what would be right.
 
     The command line prints the sentence without a traceback and ends with exit code 2.
     """
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """Say which valid name is closest to a mistyped one, or list what there is.
+    """Suggest the valid name that is closest to a mistyped one, or list all.
 
     Example:
         >>> nearest("scla", ["plain", "scala"])
         "did you mean 'scala'?"
     """
-    names = [str(candidate) for candidate in valid]
+    names = list(map(str, valid))
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    return "valid: " + ", ".join(sorted(names))
+    return f"did you mean {close[0]!r}?" if close else "valid: " + ", ".join(sorted(names))

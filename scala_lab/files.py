@@ -1,4 +1,4 @@
-"""Writing so that a crash leaves either the old file or the new one, never half of one."""
+"""Atomic writes of files and folders: a crash leaves either the old content or the new, never half of it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-
-def _sync(path: Path) -> None:
-    """Flush a file or a folder's entries to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -41,21 +32,21 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file atomically."""
-    write_text(path, json.dumps(strict(value), indent=2, sort_keys=False, allow_nan=False) + "\n")
+    write_text(path, json.dumps(nan_to_null(value), indent=2, allow_nan=False) + "\n")
 
 
-def strict(value: Any) -> Any:
-    """The value with None for numbers that are not finite: JSON has no word for them, and only Python reads NaN."""
+def nan_to_null(value: Any) -> Any:
+    """Replace numbers that are not finite by None: JSON has none for them, and only Python reads NaN."""
     if isinstance(value, dict):
-        return {name: strict(entry) for name, entry in value.items()}
+        return {name: nan_to_null(entry) for name, entry in value.items()}
     if isinstance(value, (list, tuple)):
-        return [strict(entry) for entry in value]
+        return [nan_to_null(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder that becomes `path` when the block ends well, and vanishes when it does not.
+    """Yield a temporary folder that becomes `path` when the block succeeds, and is deleted when it fails.
 
     An existing folder of that name is replaced only after the new one is complete on disk.
     """
@@ -78,16 +69,23 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def _replace_folder(new: Path, path: Path) -> None:
-    """Move the old folder aside and the new one in; the old one comes back if that fails."""
+    """Replace a folder by a new one; if that fails, the old one is restored."""
     aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
     try:
         os.replace(path, aside / "content")
-        try:
-            os.replace(new, path)
-        except BaseException:
-            os.rename(aside / "content", path)
-            raise
+        os.replace(new, path)
     except BaseException:
+        if (aside / "content").exists():
+            os.rename(aside / "content", path)
         aside.rmdir()
         raise
     shutil.rmtree(aside, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    """Flush a file or the entries of a folder to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,15 +1,12 @@
-"""The numbers of the paper's Tables 1 to 6, to stand beside ours, with its slips as printed.
-
-Times are seconds. Where a table of ours has other columns, the paper's keep their own.
-"""
+"""The numbers of the paper's Tables 1 to 6, to stand beside ours, with its slips as printed; times are seconds."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    import pandas as pd
+from scala_lab.study import DataFrame, Tabulation
 
 TASKS = ("MNLI-m", "QNLI", "QQP", "SST-2")
 GLUE_ROWS = (392_702, 104_743, 363_846, 67_349)
@@ -20,7 +17,7 @@ BERT, ROBERTA = "BERT-base", "RoBERTa-large"
 
 
 class Line(NamedTuple):
-    """A row as printed: what names it, accuracies by task, F1 of QQP, average, times, steps."""
+    """A row as printed: the values of its index, accuracies by task, F1 of QQP, average, times, steps."""
 
     names: tuple[Any, ...]
     accuracies: tuple[float, ...]
@@ -83,44 +80,51 @@ TABLE_6 = (
 )
 
 
-def paper_frame(lines: Sequence[Line], names: Sequence[str], tasks: Sequence[str] = TASKS) -> pd.DataFrame:
-    """A table of the paper with the columns of ours: steps, time and accuracy by task, F1, average."""
+def paper_table(
+    number: int, lines: Sequence[Line], index: Sequence[str], tasks: Sequence[str] = TASKS, notes: Sequence[str] = ()
+) -> Tabulation:
+    """Return a table of the paper for the report, to stand below ours."""
+    return Tabulation("paper", paper_frame(lines, index, tasks), f"Table {number} as the paper has it.", notes)
+
+
+def paper_frame(lines: Sequence[Line], index: Sequence[str], tasks: Sequence[str] = TASKS) -> DataFrame:
+    """Return a table of the paper with the columns of ours: steps, time and accuracy by task, F1, average."""
     import pandas as pd
 
+    names = [name.replace("_", " ") for name in index]
     rows = []
     for line in lines:
         row: dict[str, Any] = dict(zip(names, line.names, strict=True))
-        for place, task in enumerate(tasks):
+        for i, task in enumerate(tasks):
             if line.steps is not None:
-                row[f"{task} steps"] = line.steps[place]
+                row[f"{task} steps"] = line.steps[i]
             if line.times is not None:
-                row[f"{task} time (s)"] = line.times[place]
-            row[f"{task} accuracy"] = line.accuracies[place]
+                row[f"{task} time (s)"] = line.times[i]
+            row[f"{task} accuracy"] = line.accuracies[i]
             if task == "QQP":
                 row[f"{task} F1"] = line.f1
         if line.average is not None:
             row["Avg."] = line.average
         rows.append(row)
-    return pd.DataFrame(rows).set_index(list(names))
+    return pd.DataFrame(rows).set_index(names)
 
 
-def step_counts() -> pd.DataFrame:
-    """The paper's step counts beside those of six epochs over all rows, the last batch of each being smaller."""
+def step_counts() -> DataFrame:
+    """Return the paper's step counts beside those of six epochs over all rows, the last batch of each smaller."""
     import pandas as pd
 
-    rows = []
-    for task, count, small, large in zip(TASKS, GLUE_ROWS, STEPS_32, STEPS_1K, strict=True):
-        rows.append(
-            {
-                "task": task,
-                "rows": count,
-                "B=32, paper": small,
-                "B=32, 6 epochs": EPOCHS * -(-count // 32),
-                "B=1024, paper": large,
-                "B=1024, 6 epochs": EPOCHS * -(-count // 1024),
-                "B=512, 3 epochs": 3 * -(-count // 512),
-            }
-        )
+    rows = [
+        {
+            "task": task,
+            "rows": count,
+            "B=32, paper": small,
+            "B=32, 6 epochs": EPOCHS * math.ceil(count / 32),
+            "B=1024, paper": large,
+            "B=1024, 6 epochs": EPOCHS * math.ceil(count / 1024),
+            "B=512, 3 epochs": 3 * math.ceil(count / 512),
+        }
+        for task, count, small, large in zip(TASKS, GLUE_ROWS, STEPS_32, STEPS_1K, strict=True)
+    ]
     return pd.DataFrame(rows).set_index("task")
 
 

@@ -1,16 +1,20 @@
-"""Short runs that only time is asked of: the first steps of methods, with noise from the first one, in turns."""
+"""What the studies of time share: timed first steps of methods, their medians, and the gain from more workers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from scala_lab.runs.measurement import Measurement
-from scala_lab.scaling.calibration import PIECE_SECONDS, WITHIN
-from scala_lab.spec import RunSpec
+from scala_lab.config import RunSpec
 from scala_lab.study import Cell
-from scala_lab.study.rows import BASELINE, Row
+from scala_lab.study.statistics import Estimate, paired_columns, paired_ratio
+from scala_lab.study.variants import BASELINE, MethodVariant
+from scala_lab.study.verdicts import Part
+from scala_lab.sweep.cells import Measurement
+from scala_lab.timing.calibration import PIECE_SECONDS, WITHIN, calibration
+from scala_lab.timing.harness import step_times
 from studies._checkpoints import middle_rate
 
 if TYPE_CHECKING:
@@ -18,100 +22,95 @@ if TYPE_CHECKING:
 
     from scala_lab.study.profiles import Profile
 
-LEAST_STEPS, ROWS, WARMUP = 6, 1536, 2
-"""Steps that are kept: as many as have this many rows at the large batch size, but not fewer; others before them."""
+SMALL, LARGE = "small batch", "large batch"
+MIN_STEPS, ROWS, WARMUP = 6, 1536, 2
+"""Timed steps: as many as have this many rows at the large batch size, but not fewer; after some of warm-up."""
 RATES = ("1gbit", "200mbit")
-"""Links between two hosts that are measured where hosts can be had on one machine."""
+"""Links between two hosts that are measured where one machine can have hosts."""
+GAIN = 1.2
+"""Doubling the workers is said to help when it divides the time by more than this; perfect scaling divides it by 2."""
+PAPER_WORKERS = 32
+"""How far the paper's large batch scales."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where steps are timed.
-
-    Attributes:
-        workers: Processes.
-        rate: Of the link between two hosts; None for one host.
-    """
-
-    workers: int
-    rate: str | None = None
-
-    @property
-    def link(self) -> str:
-        """What the workers talk over."""
-        return self.rate or WITHIN
-
-
-def places(profile: Profile, rates: Sequence[str] = RATES) -> list[Place]:
-    """Every number of workers of the profile on one host, and two workers on two hosts, unless GPUs are asked for."""
-    here = [Place(workers) for workers in profile.workers]
-    apart = profile.settings.get("device") != "cuda" and max(profile.workers) >= 2
-    return here + [Place(2, rate) for rate in rates if apart]
-
-
-def kept_steps(profile: Profile) -> int:
-    """How many steps are timed: small ones vary most, and cost least."""
-    return max(LEAST_STEPS, ROWS // profile.large_batch)
-
-
-def step_note(profile: Profile) -> str:
-    """What times of steps are."""
-    return f"Medians of {kept_steps(profile)} steps after {WARMUP} of warm-up"
-
-
-def first_steps(profile: Profile, row: Row, task: str, batch_size: int, model: str | None = None) -> RunSpec:
+def first_steps(profile: Profile, row: MethodVariant, task: str, batch_size: int, model: str | None = None) -> RunSpec:
     """A run of one step with one worker: it shows that the method runs here, and names what is timed."""
     rate = middle_rate(profile, row, batch_size)
     overrides = {**row.overrides, "workers": 1, "max_steps": 1}
     return profile.spec(task, row.recipe, batch_size, rate, seed=profile.seeds[0], model=model, **overrides)
 
 
-def calibration(profile: Profile) -> Measurement:
-    """The constants of this machine."""
+def timed_steps(
+    profile: Profile, specs: Mapping[str, RunSpec], workers: int, steps: int, warmup: int, **more: Any
+) -> Measurement:
+    """The times of steps of several runs, by name, with some number of workers."""
+    settings = {"names": list(specs), "workers": workers, "steps": steps, "warmup": warmup, **more}
+    settings["threads"] = workers * (profile.settings.get("threads") or 1)
+    return Measurement(step_times, tuple(specs.values()), settings, alone=True)
+
+
+def machine_constants(profile: Profile) -> Measurement:
+    """The calibration of this machine."""
     spec = first_steps(profile, BASELINE, profile.pair[0], profile.small_batch)
-    settings: dict[str, Any] = {"rates": list(RATES), "seconds": PIECE_SECONDS}
-    settings["threads"] = max(profile.workers) * (profile.settings.get("threads") or 1)
-    return Measurement("scala_lab.scaling.measurements:calibration", (spec,), settings, alone=True)
+    threads = max(profile.workers) * (profile.settings.get("threads") or 1)
+    settings = {"rates": list(RATES), "seconds": PIECE_SECONDS, "threads": threads}
+    return Measurement(calibration, (spec,), settings, alone=True)
 
 
-def step_cell(profile: Profile, rows: Sequence[tuple[Row, int]], task: str, place: Place) -> Cell:
-    """The times of steps of several methods, each at its batch size, at one place."""
-    fitting = [(row, batch_size) for row, batch_size in rows if place.workers <= batch_size]
-    specs = tuple(first_steps(profile, row, task, batch_size) for row, batch_size in fitting)
-    threads = place.workers * (profile.settings.get("threads") or 1)
-    settings: dict[str, Any] = {"names": [row.method for row, _ in fitting], "workers": place.workers}
-    settings |= {"steps": kept_steps(profile), "warmup": WARMUP, "threads": threads, "rate": place.rate}
-    measurement = Measurement("scala_lab.scaling.measurements:step_times", specs, settings, alone=True)
-    sizes = {row.method: batch_size for row, batch_size in fitting}
-    return Cell(measurement, task=task, workers=place.workers, link=place.link, sizes=sizes)
+def step_cells(
+    profile: Profile, rows: Sequence[tuple[MethodVariant, int]], task: str, rates: Sequence[str] = RATES
+) -> list[Cell]:
+    """The steps of methods, each at its batch size, for every number of workers of the profile.
+
+    All on one host, and two workers also on two hosts over each link, unless the profile has GPUs.
+    """
+    links = [(workers, WITHIN) for workers in profile.workers]
+    if profile.settings.get("device") != "cuda" and max(profile.workers) >= 2:
+        links += [(2, rate) for rate in rates]
+    cells = []
+    for workers, link in links:
+        sizes = {row.method: batch_size for row, batch_size in rows if workers <= batch_size}
+        specs = {row.method: first_steps(profile, row, task, size) for row, size in rows if row.method in sizes}
+        rate = None if link == WITHIN else link
+        measurement = timed_steps(profile, specs, workers, step_count(profile), WARMUP, rate=rate)
+        cells.append(Cell(measurement, task=task, workers=workers, link=link, sizes=sizes))
+    return cells
+
+
+def step_count(profile: Profile) -> int:
+    """How many steps are timed: small ones vary most, and cost least."""
+    return max(MIN_STEPS, ROWS // profile.large_batch)
+
+
+def step_note(profile: Profile, steps: str, task: str) -> str:
+    """Describe what times of steps of a task are, times the number of some steps."""
+    timed = f"Medians of {step_count(profile)} steps after {WARMUP} of warm-up, times the steps of {steps}"
+    return f"{timed}; {task}, one process per worker on this machine."
 
 
 def step_rows(done: pd.DataFrame) -> pd.DataFrame:
-    """One row per place, method and step: seconds with and without communication, and what was done in them."""
+    """One row per measured cell, method and step: seconds with and without communication, and the work done."""
     import pandas as pd
 
-    rows = []
-    for cell in measured(done).to_dict("records"):
-        for label, batch_size in cell["sizes"].items():
-            for step, seconds in enumerate(cell[f"{label}:step"]):
-                rows.append(
-                    {"label": label, "B": batch_size, "workers": cell["workers"], "link": cell["link"], "step": step}
-                    | {"seconds": seconds, "without": cell[f"{label}:without"][step]}
-                    | {name: cell[f"{label}:{name}"][step] for name in ("samples", "tokens", "flops", "exchange")}
-                    | {"steps_per_epoch": cell[f"{label}:steps_per_epoch"]}
-                    | {name: cell[name] for name in ("matmul_rate", "gradient_bytes")}
-                )
-    names = ["label", "B", "workers", "link", "step", "seconds", "without", "samples", "tokens", "flops", "exchange"]
-    return pd.DataFrame(rows, columns=[*names, "steps_per_epoch", "matmul_rate", "gradient_bytes"])
+    lists = ("without", "samples", "tokens", "flops", "exchange", "steps_per_epoch")
+    parts = [
+        {"label": label, "B": batch_size, "workers": cell["workers"], "link": cell["link"]}
+        | {"step": range(len(cell[f"{label}:step"])), "seconds": cell[f"{label}:step"]}
+        | {name: cell[f"{label}:{name}"] for name in lists}
+        | {name: cell[name] for name in ("matmul_rate", "gradient_bytes")}
+        for cell in measured(done).to_dict("records")
+        for label, batch_size in cell["sizes"].items()
+    ]
+    return pd.concat([pd.DataFrame(part) for part in parts], ignore_index=True)
 
 
 def measured(done: pd.DataFrame) -> pd.DataFrame:
-    """Cells but those of places that this machine cannot have."""
+    """Cells without those that this machine cannot measure."""
     return done[done["lack"].isna()] if "lack" in done else done
 
 
 def lacking(done: pd.DataFrame) -> list[str]:
-    """A note on places that could not be measured."""
+    """A note on links that could not be measured."""
     missing = done[~done["lack"].isna()] if "lack" in done else done.iloc[:0]
     if missing.empty:
         return []
@@ -120,8 +119,20 @@ def lacking(done: pd.DataFrame) -> list[str]:
 
 def medians(rows: pd.DataFrame, by: list[str], value: str) -> pd.DataFrame:
     """Median and quartiles over steps as value, low and high, in the order of the rows."""
-    groups = rows.groupby(by, sort=False)[value]
-    found = groups.agg(
-        low=lambda values: values.quantile(0.25), value="median", high=lambda values: values.quantile(0.75)
-    )
-    return found.reset_index()
+    low, high = (lambda values, share=share: values.quantile(share) for share in (0.25, 0.75))
+    return rows.groupby(by, sort=False)[value].agg(low=low, value="median", high=high).reset_index()
+
+
+def gain_per_doubling(line: pd.DataFrame, value: str, counts: list[float]) -> Estimate:
+    """The factor by which doubling the workers divides the time, from the first to the last of some numbers."""
+    if len(counts) < 2:
+        return Estimate(math.nan, -math.inf, math.inf, 0, unit="x")
+    pairs = paired_columns(line[["workers", "step", value]], value, "workers", counts[0], counts[-1])
+    whole = paired_ratio(pairs["left"], pairs["right"])
+    power = 1 / math.log2(counts[-1] / counts[0])
+    return replace(whole, value=whole.value**power, low=whole.low**power, high=whole.high**power)
+
+
+def undecided(parts: list[Part]) -> list[Part]:
+    """Numbers without a verdict: too few workers to judge what the paper claims."""
+    return [replace(part, verdict="inconclusive") if part.estimate.n else part for part in parts]

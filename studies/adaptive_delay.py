@@ -1,36 +1,29 @@
 """Beyond the paper: can t_s be chosen during training as well as by trying every one?
 
-The rule (`delay_rule="settled"`, scala_lab/methods/delay.py) starts the noise when the training loss has settled. It
-is compared with every fixed t_s at equal cost: with the accuracy that fixed delays reach for the same forward passes,
-read off the line through them.
+The rule (`delay_rule="settled"`, `Settling` in scala_lab/methods/scala.py) starts the noise when the training loss has
+settled. It is compared with every fixed t_s at equal cost: with the accuracy that fixed delays reach for the same
+forward passes, interpolated linearly between them.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from scala_lab.methods.recipes import find_recipe
-from scala_lab.report.accuracy_figures import cost_figure
-from scala_lab.statistics import Estimate, paired_difference
-from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
-from scala_lab.study.discovery import main
-from scala_lab.study.rows import LAMB, SCALA, side_cells
-from scala_lab.study.tabulating import best_runs, grid_note, status_note
-from studies.switch_point import delay_cells
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from scala_lab.study.profiles import Profile
+from scala_lab.report.figures.accuracy import cost_figure
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study.statistics import Estimate, paired_difference
+from scala_lab.study.tables import best_runs, grid_note, means_by, status_note
+from scala_lab.study.variants import LAMB, SCALA, delay_cells, side_cells
 
 ADAPTIVE = SCALA.but("adaptive", delay_rule="settled")
+SHOWN = ("noise_start", "forward_passes", "train_seconds", "score")
 
 
 def cells(profile: Profile) -> list[Cell]:
-    """ScaLA that chooses, ScaLA at every fixed t_s, and no noise at all."""
+    """Return ScaLA with the adaptive rule, ScaLA at every fixed t_s, and LAMB for no noise at all."""
     return [
         *side_cells(profile, ADAPTIVE, profile.large_batch, profile.pair, delay=math.nan),
         *delay_cells(profile),
@@ -38,15 +31,15 @@ def cells(profile: Profile) -> list[Cell]:
     ]
 
 
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
-    """Accuracy against cost."""
+def analyse(profile: Profile, frame: DataFrame) -> Findings:
+    """Compare accuracy against cost."""
     frame = frame.assign(setting=[setting_name(*row) for row in zip(frame["method"], frame["delay"], strict=True)])
     best = best_runs(frame, ("task", "setting"))
-    against = at_equal_cost(best)
+    gain = at_equal_cost(best)
     latest = find_recipe(ADAPTIVE.recipe).option_values()["delay"]
     table = Tabulation(
         "",
-        delay_table(best),
+        means_by(best, ["setting"], SHOWN).sort_values("passes"),
         f"Fixed and adaptive t_s at B={profile.large_batch}: where the noise starts, what it costs, accuracy (%).",
         [
             f"{profile.settings['epochs']} epochs, means over tasks {', '.join(profile.pair)} and "
@@ -54,50 +47,37 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
             *status_note(frame),
             "The adaptive rule waits until a half epoch's share of the fall of the training loss is below a tenth, and "
             f"starts at epoch {latest:g} at the latest.",
-            f"Adaptive minus fixed t_s at equal forward passes: {against}.",
+            f"Adaptive minus fixed t_s at equal forward passes: {gain}.",
         ],
     )
     figures = []
     if len(best):
-        shown = best.assign(joined=best["setting"] != ADAPTIVE.method)
-        figures.append(
-            Drawing("", cost_figure(shown, title="Fixed and adaptive t_s"), "Accuracy against cost, fixed t_s joined.")
-        )
+        figure = cost_figure(best.assign(joined=best["setting"] != ADAPTIVE.method), title="Fixed and adaptive t_s")
+        figures.append(Drawing("", figure, "Accuracy against cost, fixed t_s joined."))
     starts = best[best["setting"] == ADAPTIVE.method]["noise_start"]
-    found = (
+    summary = (
         f"The rule starts the noise after {starts.mean():.2f} epochs on average ({starts.min():.2f} to "
-        f"{starts.max():.2f}); at equal cost its accuracy minus that of fixed delays is {against}."
+        f"{starts.max():.2f}); at equal cost its accuracy minus that of fixed delays is {gain}."
     )
-    return Findings([table], figures, (), found)
+    return Findings([table], figures, (), summary)
 
 
 def setting_name(method: str, delay: float) -> str:
-    """How a cell is called: by its t_s where that is fixed."""
-    return method if not math.isfinite(delay) else f"t_s={delay:g}"
+    """Return the name of a row of the table: its t_s where that is fixed."""
+    return f"t_s={delay:g}" if math.isfinite(delay) else method
 
 
-def at_equal_cost(best: pd.DataFrame) -> Estimate:
-    """Adaptive runs minus what fixed delays of the same task and seed reach for the same forward passes."""
-    fixed = best[best["setting"] != ADAPTIVE.method].dropna(subset=["score"])
-    adaptive, level = [], []
-    for _, run in best[best["setting"] == ADAPTIVE.method].dropna(subset=["score"]).iterrows():
+def at_equal_cost(best: DataFrame) -> Estimate:
+    """Return adaptive runs minus what fixed delays of the same task and seed reach for the same forward passes."""
+    finished = best.dropna(subset=["score"])
+    fixed = finished[finished["setting"] != ADAPTIVE.method]
+    adaptive, interpolated = [], []
+    for _, run in finished[finished["setting"] == ADAPTIVE.method].iterrows():
         line = fixed[(fixed["task"] == run["task"]) & (fixed["seed"] == run["seed"])].sort_values("forward_passes")
         if len(line) > 1:
             adaptive.append(run["score"])
-            level.append(float(np.interp(run["forward_passes"], line["forward_passes"], line["score"])))
-    return paired_difference(adaptive, level)
-
-
-def delay_table(best: pd.DataFrame) -> pd.DataFrame:
-    """A row per setting, those that cost least first."""
-    means = best.groupby("setting", sort=False)[["noise_start", "forward_passes", "train_seconds", "score"]].mean()
-    columns = {
-        "noise_start": "noise from epoch",
-        "forward_passes": "passes",
-        "train_seconds": "time (s)",
-        "score": "accuracy",
-    }
-    return means.sort_values("forward_passes").rename(columns=columns)
+            interpolated.append(float(np.interp(run["forward_passes"], line["forward_passes"], line["score"])))
+    return paired_difference(adaptive, interpolated)
 
 
 STUDY = Study(

@@ -1,6 +1,6 @@
 """Does the theorem's rate hold where everything it speaks of can be computed, and the lemma's?
 
-The problem (scala_lab.theory.problem) satisfies every printed assumption. Beside the theorem's own setting stand three
+The problem (scala_lab.theory.minimax) satisfies every printed assumption. Beside the theorem's own setting stand three
 in which one of its terms is changed: an inner player with a known error, one sample per step in place of a batch that
 grows with T, and an upper clip U far above the weights' norms.
 """
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scala_lab.claims.theory import c19, c20, c22
-from scala_lab.runs.measurement import Measurement
-from scala_lab.statistics import mean_interval
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
+from scala_lab.study.statistics import Estimate, mean_interval, paired_columns, slope_interval
+from scala_lab.study.verdicts import Claim, ClaimRecord, above, below, record
+from scala_lab.sweep.cells import Measurement
+from scala_lab.theory.lemma import ascent_gaps
+from scala_lab.theory.minimax import envelope_gradients
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +36,39 @@ OUTER: list[dict[str, Any]] = [
     {"batch": "one"},
     *({"kappa": 1.0, "upper": upper} for upper in (32.0, 128.0)),
 ]
-"""Settings of the outer player, each changed in one thing from kappa_alpha 4, an exact inner player and U/L = 2."""
+"""Settings of the outer player; each changes one thing from kappa_alpha 4, an exact inner player and U/L = 2."""
+
+SLACK = 0.05
+"""How far a fitted exponent may lie from the claimed one: terms of lower order in T bend the line by that much."""
+
+C19 = Claim(
+    id="C19",
+    source="Theorem of Section 4 and its appendix",
+    study="convergence",
+    statement="The expected squared gradient of the Moreau envelope falls like eps + kappa_alpha / sqrt(T).",
+    paper="at most 4 eps max alpha + 2 kappa_alpha D G / sqrt(T)",
+    rule="The exponent of T lies below -1/2 + 0.05; what an inner error eps adds at the largest T lies below "
+    "4 eps max alpha; the exponent of kappa_alpha, D and G divided out, lies below 1.",
+)
+
+C20 = Claim(
+    id="C20",
+    source="Lemma on projected gradient ascent, appendix",
+    study="convergence",
+    statement="The inner maximisation converges linearly: every step shrinks the gap by a factor of at most S/C - 1.",
+    paper="C / (2C - S) * log(1/eps) steps for S/C < 2",
+    rule="For S/C < 2 no step of any problem shrinks the gap by less than the factor S/C - 1, and the second half of "
+    "log gap is more than half as steep as the first, where an error that falls like a power would flatten.",
+)
+
+C22 = Claim(
+    id="C22",
+    source="ours, on the theorem",
+    study="convergence",
+    statement="The printed constant lacks a factor U/L: where weight norms lie far below U, the bound does not hold.",
+    paper="the bound holds for all L <= U",
+    rule="At the largest U/L and T the measured value over the printed bound lies above 1.",
+)
 
 
 def cells(profile: Profile) -> list[Cell]:
@@ -43,15 +77,10 @@ def cells(profile: Profile) -> list[Cell]:
     for changed in OUTER:
         settings = {"kappa": KAPPA, "lower": LOWER, "upper": UPPER, "epsilon": 0.0, "ascent_steps": 0} | changed
         settings |= {"batch": changed.get("batch", "growing"), "steps": list(STEPS), "replicas": REPLICAS}
-        outer.append(
-            Cell(Measurement("scala_lab.theory.measurements:envelope_gradients", settings=settings), **settings)
-        )
+        outer.append(Cell(Measurement(envelope_gradients, settings=settings), **settings))
     inner = [
         Cell(
-            Measurement(
-                "scala_lab.theory.measurements:ascent_gaps",
-                settings={"kind": kind, "ratio": ratio, "problems": 32, "steps": ASCENTS},
-            ),
+            Measurement(ascent_gaps, settings={"kind": kind, "ratio": ratio, "problems": 32, "steps": ASCENTS}),
             kind=kind,
             ratio=ratio,
         )
@@ -66,12 +95,12 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     done = frame[frame["status"] == "finished"]
     outer, inner = outer_rows(done), inner_rows(done)
     claims = [c19(outer), c20(inner), c22(outer)]
-    tables, figures, found = [], [], []
+    tables, figures, sentences = [], [], []
     if len(outer):
         table = rate_table(outer)
         tables.append(Tabulation("", table, "Theorem: E ||grad g||^2 over T against the printed bound.", _notes()))
         figures.append(Drawing("", _rate_figure(outer), "Theorem: squared gradient of the Moreau envelope over T."))
-        found.append(_outer_sentence(claims[0], table))
+        sentences.append(_outer_sentence(claims[0], table))
     if len(inner):
         table = lemma_table(inner)
         tables.append(Tabulation("lemma", table, "Lemma: how a step of projected gradient ascent shrinks the gap."))
@@ -79,8 +108,71 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
         assumed = inner[inner["ratio"] < 2]
         if len(assumed):
             worst = (assumed["worst_factor"] / (assumed["ratio"] - 1)).max()
-            found.append(f"Under the lemma's S/C < 2 the slowest single ascent step took {worst:.2f} of its factor.")
-    return Findings(tables, figures, claims, " ".join(found))
+            sentences.append(
+                f"Under the lemma's S/C < 2 the slowest single ascent step took {worst:.2f} of its factor."
+            )
+    return Findings(tables, figures, claims, " ".join(sentences))
+
+
+def c19(frame: pd.DataFrame) -> ClaimRecord:
+    """Judge the dependence on T, eps and kappa_alpha from the rows of `outer_rows`."""
+    proper = frame[(frame["batch"] == "growing") & (frame["ascent_steps"] == 0)]
+    proper = proper[proper["clip"] == proper["clip"].min()]
+    exact = proper[proper["epsilon"] == 0]
+    longest = proper["steps"].max()
+    last = exact[exact["steps"] == longest]
+    last = last.assign(share=last["value"] / last["gap"] / last["gradient_bound"])
+    return record(
+        C19,
+        [
+            below("exponent of T", _exponent(exact, "steps", "value", ["kappa", "replica"]), -0.5 + SLACK),
+            below("what eps adds, over 4 eps max alpha", _added_by_error(proper[proper["steps"] == longest]), 1.0),
+            below("exponent of kappa_alpha", _exponent(last, "kappa", "share", ["replica"]), 1.0),
+        ],
+    )
+
+
+def c20(frame: pd.DataFrame) -> ClaimRecord:
+    """Judge the lemma on each kind of constraint set from the rows of `inner_rows`."""
+    parts = []
+    for kind, rows in frame[frame["ratio"] < 2].groupby("kind", sort=False):
+        worst = float((rows["worst_factor"] / (rows["ratio"] - 1)).max())
+        parts += [
+            below(f"{kind}: largest factor of a step over S/C - 1", Estimate(worst, worst, worst, len(rows)), 1.0),
+            above(f"{kind}: steepness of log gap, second half over first", mean_interval(rows["bend"]), 0.5),
+        ]
+    return record(C20, parts)
+
+
+def c22(frame: pd.DataFrame) -> ClaimRecord:
+    """Judge the printed bound where U lies far above the weights' norms, from the rows of `outer_rows`."""
+    widest = frame[(frame["clip"] == frame["clip"].max()) & (frame["batch"] == "growing")]
+    if not frame.empty and frame["clip"].max() == frame["clip"].min():
+        return record(C22, ())
+    last = widest[widest["steps"] == widest["steps"].max()]
+    estimate = mean_interval(last["value"] / last["bound"])
+    name = f"measured over printed bound at U/L = {frame['clip'].max():g}" if len(last) else "measured over bound"
+    return record(C22, [above(name, estimate, 1.0)])
+
+
+def _exponent(frame: pd.DataFrame, x: str, y: str, by: list[str]) -> Estimate:
+    """Average over replicas the slope of log y over log x."""
+    slopes = [
+        slope_interval(np.log(rows[x].to_numpy(float)), np.log(rows[y].to_numpy(float))).value
+        for _, rows in frame.groupby(by)
+    ]
+    return mean_interval(slopes)
+
+
+def _added_by_error(frame: pd.DataFrame) -> Estimate:
+    """(value at eps - value at 0) / (4 eps max alpha), the same replica on both sides, over all eps > 0."""
+    rows = frame[["kappa", "replica", "epsilon", "value"]]
+    shares: list[float] = []
+    for epsilon in sorted(set(frame["epsilon"]) - {0.0}):
+        pairs = paired_columns(rows, "value", "epsilon", epsilon, 0.0)
+        printed = 4 * epsilon * float(frame["largest_alpha"].iloc[0])
+        shares += ((pairs["left"] - pairs["right"]) / printed).tolist()
+    return mean_interval(shares)
 
 
 def outer_rows(done: pd.DataFrame) -> pd.DataFrame:
@@ -169,7 +261,7 @@ def lemma_table(inner: pd.DataFrame) -> pd.DataFrame:
 
 
 def _rate_figure(outer: pd.DataFrame) -> Any:
-    from scala_lab.report.theory_figures import rate_panels
+    from scala_lab.report.figures.convergence import rate_panels
 
     tight, base = outer["clip"] == UPPER / LOWER, outer["kappa"] == KAPPA
     exact = (outer["epsilon"] == 0) & (outer["ascent_steps"] == 0)
@@ -206,7 +298,7 @@ def _summary(outer: pd.DataFrame, panels: list[tuple[str, pd.Series, pd.Series]]
 def _lemma_figure(done: pd.DataFrame) -> Any:
     import pandas as pd
 
-    from scala_lab.report.theory_figures import rate_panels
+    from scala_lab.report.figures.convergence import rate_panels
 
     rows = []
     for cell in done[done["kind"].notna()].to_dict("records"):
@@ -260,9 +352,10 @@ STUDY = Study(
     source="Theorem, Section 4 and appendix",
     paper_found="At most 4 eps max alpha + 2 kappa_alpha D G / sqrt(T) for eta = 1/(U sqrt(T)) and a batch that grows "
     "with T; the ascent reaches eps in C/(2C - S) log(1/eps) steps.",
+    claims=(C19, C20, C22),
 )
 
 if __name__ == "__main__":
-    from scala_lab.study.discovery import main
+    from scala_lab.study.api import main
 
     raise SystemExit(main(STUDY))

@@ -1,7 +1,8 @@
-"""The loss around the place where each method ends: along its top eigenvector, and over a random plane."""
+"""The loss around the checkpoint of each method: along its top eigenvector, and over a random plane."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,22 +14,57 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from scala_lab.study.profiles import Profile
+    from scala_lab.training.run_dir import RunResult
 
 LINE, PLANE = {"line_points": 31, "line_reach": 1.0}, {"plane_points": 11, "plane_reach": 1.0}
 X_LABEL = "random direction 1 (in weight norms, row by row)"
 Y_LABEL = "random direction 2 (in weight norms, row by row)"
 
 
+def measure(
+    runs: Sequence[RunResult],
+    *,
+    samples: int,
+    line_points: int,
+    line_reach: float,
+    plane_points: int,
+    plane_reach: float,
+    tol: float = 1e-2,
+    seed: int = 0,
+    threads: int = 1,
+) -> dict[str, Any]:
+    """Compute loss and accuracy along a run's top eigenvector, and over two filter-normalised random directions.
+
+    The line reaches `line_reach` units of weight to both sides, the plane `plane_reach` weight norms. `threads` is set
+    by the caller: it is part of what determines the last bits. Values that are not finite are None, as are accuracies
+    of a regression.
+    """
+    from scala_lab.curvature import HessianOperator, load_run, top_eigenpairs
+    from scala_lab.curvature.landscape import eigenvector_directions, filter_normalised, slice_1d, slice_2d
+
+    loaded = load_run(runs[0], samples, seed=seed)
+    model, batches = loaded.model, loaded.sets[0]
+    top = top_eigenpairs(HessianOperator(model, batches), 1, tol, seed=seed)
+    line = slice_1d(model, batches, eigenvector_directions(top)[0], line_points, (-line_reach, line_reach))
+    directions = filter_normalised(model, seed), filter_normalised(model, seed + 1)
+    plane = slice_2d(model, batches, directions, plane_points, (-plane_reach, plane_reach))
+    columns = {
+        f"{kind}_{name}": [float(value) if np.isfinite(value) else None for value in table[name]]
+        for kind, table in (("line", line), ("plane", plane))
+        for name in table.columns
+    }
+    return {**columns, "eigenvalue": float(top.eigenvalues[0]), "residual": float(top.residuals[0])}
+
+
 def cells(profile: Profile) -> list[Cell]:
-    """Small batch, large batch and ScaLA with the first seed."""
+    """Return small batch, large batch and ScaLA with the first seed."""
     settings = {"samples": profile.curvature.samples, "threads": profile.curvature.threads, **LINE, **PLANE}
-    return measured_cells(profile, "slices", lambda seed: settings, SIDE_BY_SIDE, profile.seeds[:1])
+    return measured_cells(profile, measure, lambda seed: settings, SIDE_BY_SIDE, profile.seeds[:1])
 
 
 def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
-    """One scale for all methods."""
-    from scala_lab.report.line_figures import slice_1d_plot
-    from scala_lab.report.plane_figures import side_by_side
+    """Draw line and plane of all methods on one scale, and tabulate how fast the loss rises."""
+    from scala_lab.report.figures.landscape import side_by_side, slice_1d_plot
 
     done = frame[frame["status"] == "finished"]
     if done.empty:
@@ -64,7 +100,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
 def landscape_table(
     done: pd.DataFrame, lines: dict[str, pd.DataFrame], planes: dict[str, pd.DataFrame]
 ) -> pd.DataFrame:
-    """One row per method: the loss here, a tenth of the way out, and over the plane."""
+    """Return one row per method: the loss at the checkpoint, along the line and over the plane."""
     import pandas as pd
 
     rows = []
@@ -87,10 +123,10 @@ def landscape_table(
     return pd.DataFrame(rows)
 
 
-def _slice(run: dict[str, Any], kind: str, *places: str) -> pd.DataFrame:
+def _slice(run: dict[str, Any], kind: str, *axes: str) -> pd.DataFrame:
     import pandas as pd
 
-    columns = {name: np.array(run[f"{kind}_{name}"], dtype=float) for name in (*places, "loss", "accuracy")}
+    columns = {name: np.array(run[f"{kind}_{name}"], dtype=float) for name in (*axes, "loss", "accuracy")}
     return pd.DataFrame(columns)
 
 
@@ -110,6 +146,6 @@ STUDY = Study(
 )
 
 if __name__ == "__main__":
-    from scala_lab.study.discovery import main
+    from scala_lab.study.api import main
 
     raise SystemExit(main(STUDY))

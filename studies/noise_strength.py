@@ -8,49 +8,33 @@ paper's ratio), and Gaussian.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-from scala_lab.report.accuracy_figures import ACCURACY, lines_figure
-from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
-from scala_lab.study.discovery import main
-from scala_lab.study.rows import EFFECTIVE, LAMB, Row, side_cells
-from scala_lab.study.tabulating import best_runs, grid_note, short, status_note
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
-    from scala_lab.study.profiles import Profile
+from scala_lab.report.figures.accuracy import ACCURACY, lines_figure
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study.tables import HEADINGS, best_runs, grid_note, means_by, panel_rows, status_note, two_digits
+from scala_lab.study.variants import EFFECTIVE, LAMB, side_cells
 
 NORMALIZED, LITERAL, GAUSSIAN = "normalized ascent, rho = omega", "printed ascent, rho = 10 omega", "Gaussian"
 NO_NOISE = "no noise (LAMB)"
-DIVERGENCE = "divergence r"
+DIVERGENCE = HEADINGS["divergence"]
 
 
 def cells(profile: Profile) -> list[Cell]:
-    """Each kind at every omega, and LAMB."""
-    rows = [row for omega in profile.radii for row in noises(omega)]
-    return [
-        *side_cells(profile, LAMB.named(NO_NOISE), profile.large_batch, profile.pair[1:], omega=math.inf),
-        *(
-            cell
-            for row in rows
-            for cell in side_cells(profile, row, profile.large_batch, profile.pair[1:], omega=row.overrides["omega"])
-        ),
-    ]
+    """Return LAMB, and each kind of noise at every omega."""
+    batch_size, tasks = profile.large_batch, profile.pair[1:]
+    cells = side_cells(profile, LAMB.named(NO_NOISE), batch_size, tasks, omega=math.inf)
+    for omega in profile.radii:
+        kinds = (
+            EFFECTIVE.but(NORMALIZED, omega=omega, rho=omega),
+            EFFECTIVE.but(LITERAL, omega=omega, rho=10 * omega, ascent="literal"),
+            EFFECTIVE.but(GAUSSIAN, omega=omega, noise="gaussian"),
+        )
+        cells += side_cells(profile, kinds, batch_size, tasks, omega=omega)
+    return cells
 
 
-def noises(omega: float) -> tuple[Row, ...]:
-    """The three kinds of noise at one size."""
-    return (
-        EFFECTIVE.but(NORMALIZED, omega=omega, rho=omega),
-        EFFECTIVE.but(LITERAL, omega=omega, rho=10 * omega, ascent="literal"),
-        EFFECTIVE.but(GAUSSIAN, omega=omega, noise="gaussian"),
-    )
-
-
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
-    """Accuracy and divergence over omega."""
+def analyse(profile: Profile, frame: DataFrame) -> Findings:
+    """Compare accuracy and divergence over omega."""
     task = profile.pair[1]
     best = best_runs(frame, ("method", "omega"))
     table = Tabulation(
@@ -63,40 +47,33 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
             "Shared dropout masks, delay of the effective recipe. r is that of the last step.",
         ],
     )
-    figures = [Drawing("", _figure(best, task), f"Accuracy and divergence over omega on {task}.")] if len(best) else []
-    return Findings([table], figures, (), _found(best))
+    figures = []
+    if len(best):
+        positive = best.assign(divergence=best["divergence"].where(best["divergence"] > 0))
+        figure = lines_figure(
+            panel_rows(positive, {ACCURACY: "score", DIVERGENCE: "divergence"}),
+            "omega",
+            x_label="omega, log scale",
+            title=f"Strength of the noise on {task}",
+            y="value",
+            y_label="",
+            panel="panel",
+            log_x=True,
+            log_y=(DIVERGENCE,),
+        )
+        figures.append(Drawing("", figure, f"Accuracy and divergence over omega on {task}."))
+    return Findings([table], figures, (), _summary(best))
 
 
-def strength_table(best: pd.DataFrame) -> pd.DataFrame:
-    """A row per kind and omega."""
-    means = best.groupby(["method", "omega"], sort=False)[["score", "divergence"]].mean().reset_index()
+def strength_table(best: DataFrame) -> DataFrame:
+    """Return a row per kind and omega."""
+    means = means_by(best, ("method", "omega"), ("score", "divergence")).reset_index()
     means["omega"] = means["omega"].where(means["omega"] != math.inf)
-    means["divergence"] = short(means["divergence"])
-    columns = {"score": "accuracy", "divergence": DIVERGENCE}
-    return means.rename(columns=columns).set_index(["method", "omega"])
+    means[DIVERGENCE] = two_digits(means[DIVERGENCE])
+    return means.set_index(["method", "omega"])
 
 
-def _figure(best: pd.DataFrame, task: str) -> Figure:
-    import pandas as pd
-
-    panels = [
-        best.assign(panel=ACCURACY, value=best["score"]),
-        best.assign(panel=DIVERGENCE, value=best["divergence"].where(best["divergence"] > 0)),
-    ]
-    return lines_figure(
-        pd.concat(panels),
-        "omega",
-        x_label="omega, log scale",
-        title=f"Strength of the noise on {task}",
-        y="value",
-        y_label="",
-        panel="panel",
-        log_x=True,
-        log_y=(DIVERGENCE,),
-    )
-
-
-def _found(best: pd.DataFrame) -> str:
+def _summary(best: DataFrame) -> str:
     plain = best[best["method"] == NO_NOISE]["score"].mean()
     scores = best[best["method"] == NORMALIZED].groupby("omega")["score"].mean()
     if scores.empty:

@@ -1,23 +1,24 @@
-"""A small model of time, held against runs that it has not seen: here, and in the paper's tables.
+"""A small model of time, compared with runs that it has not seen: on this machine, and in the paper's tables.
 
-Here its constants come from a calibration that times no run, and the runs of the studies of scalability tell whether
-it is right. For the paper's tables they are fitted on two tasks, and the other two tell. What lies beyond either is
-projected, and marked so.
+Here its constants come from a calibration that times no run, and the runs of the studies of scalability test it. For
+the paper's tables they are fitted on two tasks, and the other two test it. What lies beyond either is projected, and
+marked so.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scala_lab.runs.measurement import Measurement
-from scala_lab.scaling.calibration import WITHIN, Calibration
-from scala_lab.scaling.paper_times import SECONDS
-from scala_lab.scaling.step_model import Load, StepModel, Workload, best_workers, epoch_seconds
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
+from scala_lab.study.variants import LAMB
+from scala_lab.sweep.cells import Measurement
+from scala_lab.timing.calibration import WITHIN, Calibration
+from scala_lab.timing.model import Load, Workload, best_workers, epoch_seconds
+from scala_lab.timing.paper_times import SECONDS, paper_projection
 from studies import method_scalability, scalability
-from studies._timings import calibration, measured
+from studies._timings import LARGE, machine_constants, measured
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,32 +27,30 @@ if TYPE_CHECKING:
 
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 LARGE_BATCH = 1024
-ODD = 1.5
+MAX_ERROR = 1.5
 """A cell whose predicted time is off by more than this factor is named as one that the model does not explain."""
 PAPER, HERE, RUN = "paper", "here", "run"
 """Kinds of cells: a fit to the paper's tables, the calibration of this machine, runs that it has not seen."""
+PAPER_CAPTION = "Projected seconds per epoch of MNLI; reported are 1 and 32 workers at B=32 and 32 at B=1K."
+ASSUMED = (
+    "The tables cannot tell what an exchange takes on two workers from what it takes on 16: one kind of link stands "
+    "for all, as a ring, at an assumed 20 µs per round. Crowding, what computing takes longer by on 32, is taken "
+    "for any number of workers above one."
+)
 
 
 def cells(profile: Profile) -> list[Cell]:
     """A fit per model of the paper, a calibration of this machine, and the timings of the studies of scalability."""
+    settings = {"workers": list(WORKERS)}
     fits = [
-        Cell(
-            Measurement(
-                "scala_lab.scaling.measurements:paper_projection", settings={"model": model, "workers": list(WORKERS)}
-            ),
-            kind=PAPER,
-            model=model,
-        )
+        Cell(Measurement(paper_projection, settings={"model": model, **settings}), kind=PAPER, model=model)
         for model in SECONDS
     ]
     if profile.settings.get("device") == "cuda":
         return fits
     timings = [*scalability.cells(profile), *method_scalability.cells(profile)]
-    return [
-        *fits,
-        Cell(calibration(profile), kind=HERE),
-        *(Cell(cell.what, kind=RUN, **cell.labels) for cell in timings),
-    ]
+    runs = [Cell(cell.item, kind=RUN, **cell.labels) for cell in timings]
+    return [*fits, Cell(machine_constants(profile), kind=HERE), *runs]
 
 
 def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
@@ -68,8 +67,8 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
 
 
 def _here(profile: Profile, done: pd.DataFrame) -> Findings:
-    """This machine: every timed cell that the calibration has not seen."""
-    from scala_lab.report.timing_figures import worker_lines
+    """Predict every timed cell of this machine from its calibration, which has seen none of them."""
+    from scala_lab.report.figures.timing import worker_lines
 
     calibrated, runs = done[done["kind"] == HERE], measured(done[done["kind"] == RUN])
     if calibrated.empty or runs.empty:
@@ -89,35 +88,38 @@ def _here(profile: Profile, done: pd.DataFrame) -> Findings:
         f"Projected seconds per 100,000 rows of {profile.pair[0]} on hosts like this one, {constants.cores} workers "
         "on each; measured are 1 and 2 workers."
     )
+    figure = worker_lines(lines, "Projected time on more hosts", "seconds per 100,000 rows")
     return Findings(
         tables=[
             Tabulation("here", rows, "Steps of runs on this machine, predicted and measured.", notes),
             Tabulation("calibration", constant_table(constants), "Constants of this machine."),
             Tabulation("here-workers", lines.pivot_table("value", "label", "workers", sort=False), caption, best),
         ],
-        figures=[
-            Drawing("here", worker_lines(lines, "Projected time on more hosts", "seconds per 100,000 rows"), caption)
-        ],
+        figures=[Drawing("here", figure, caption)],
         found=f"On this machine the model predicts {len(rows)} cells that it has not seen with a median error of "
         f"{np.median(error):.0f}%.",
     )
 
 
-def heldout_rows(calibration: Calibration, runs: pd.DataFrame) -> pd.DataFrame:
+def heldout_rows(constants: Calibration, runs: pd.DataFrame) -> pd.DataFrame:
     """One row per timed cell over a link that was calibrated: seconds of a step, predicted and measured."""
     import pandas as pd
 
     rows = []
     for cell in runs.to_dict("records"):
         workers, link = int(cell["workers"]), cell["link"]
-        if workers > 1 and link not in calibration.links:
+        if workers > 1 and link not in constants.links:
             continue
-        model = calibration.model(link)
+        model = constants.model(link)
         for label, batch_size in cell["sizes"].items():
+            noisy = label == method_scalability.NO_DELAY
+            optimizer = "lamb" if noisy or label == LAMB.method else "adamw"
+            names = ("micro_batches", "rows", "tokens", "squares")
+            loads = [Load(*load) for load in zip(*(cell[f"{label}:load {name}"] for name in names), strict=True)]
             for value, predict in (("step", model.step_seconds), ("without", model.without_communication)):
                 if value == "without" and workers == 1:
                     continue
-                predicted = np.median([predict(load, workers, **_kind(label)) for load in loads(cell, label)])
+                predicted = np.median([predict(load, workers, optimizer, noise=float(noisy)) for load in loads])
                 seconds = np.median(cell[f"{label}:{value}"])
                 rows.append(
                     {"task": cell["task"], "method": label, "B": batch_size, "workers": workers, "link": link}
@@ -127,49 +129,34 @@ def heldout_rows(calibration: Calibration, runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def loads(cell: dict[str, Any], label: str) -> list[Load]:
-    """What the first worker computed in each step of a timed cell."""
-    names = ("micro_batches", "rows", "tokens", "squares")
-    return [Load(*values) for values in zip(*(cell[f"{label}:load {name}"] for name in names), strict=True)]
-
-
-def _kind(label: str) -> dict[str, Any]:
-    """How a line of the figures takes its steps."""
-    noisy = label == method_scalability.NO_DELAY
-    return {"optimizer": "lamb" if noisy or label == method_scalability.LAMB.method else "adamw", "noise": float(noisy)}
-
-
-def own_projection(profile: Profile, calibration: Calibration, runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+def own_projection(profile: Profile, constants: Calibration, runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """Lines over workers for each calibrated link between hosts, and notes on the best number of workers."""
     import pandas as pd
 
     cell = runs[runs["task"] == profile.pair[0]].iloc[0].to_dict()
-    label = scalability.LARGE
-    length = float(np.sum(cell[f"{label}:tokens"]) / np.sum(cell[f"{label}:samples"]))
+    length = float(np.sum(cell[f"{LARGE}:tokens"]) / np.sum(cell[f"{LARGE}:samples"]))
     work = Workload(100_000, length, int(profile.settings.get("micro_batch", 64)), "adamw")
     rows, notes = [], []
-    for link in calibration.links:
-        model: StepModel = calibration.model(link, calibration.cores)
-        name = "links as within a host" if link == WITHIN else link
+    for link in constants.links:
+        model = constants.model(link, constants.cores)
         for batch_size in dict.fromkeys((profile.small_batch, LARGE_BATCH)):
-            able = [workers for workers in WORKERS if workers <= batch_size]
+            label = f"B = {batch_size}, {'links as within a host' if link == WITHIN else link}"
             rows += [
-                {"label": f"B = {batch_size}, {name}", "workers": workers}
-                | {"value": epoch_seconds(model, work, batch_size, workers)}
-                for workers in able
+                {"label": label, "workers": workers, "value": epoch_seconds(model, work, batch_size, workers)}
+                for workers in WORKERS
+                if workers <= batch_size
             ]
-            best = best_workers(model, work, batch_size, able)
-            notes.append(f"B = {batch_size}, {name}: shortest on {best} workers.")
+            notes.append(f"{label}: shortest on {best_workers(model, work, batch_size, WORKERS)} workers.")
     return pd.DataFrame(rows), notes
 
 
-def constant_table(calibration: Calibration) -> pd.DataFrame:
+def constant_table(constants: Calibration) -> pd.DataFrame:
     """Constants by name, in units that read well."""
     import pandas as pd
 
     rows = [
         (f"{kind} step: {name}", value, unit)
-        for kind, computing in (("plain", calibration.plain), ("noisy", calibration.noise))
+        for kind, computing in (("plain", constants.plain), ("noisy", constants.noise))
         for name, value, unit in (
             ("a step", 1e3 * computing.per_step, "ms"),
             ("a micro-batch", 1e3 * computing.per_micro_batch, "ms"),
@@ -178,10 +165,10 @@ def constant_table(calibration: Calibration) -> pd.DataFrame:
             ("a squared length", 1e9 * computing.per_square, "ns"),
         )
     ]
-    rows += [(f"update by {name}", 1e3 * seconds, "ms") for name, seconds in calibration.update.items()]
-    rows += [("computing on all cores over alone", calibration.crowding, "")]
-    rows += [("an update on all cores over alone", calibration.update_crowding, "")]
-    for name, link in calibration.links.items():
+    rows += [(f"update by {name}", 1e3 * seconds, "ms") for name, seconds in constants.update.items()]
+    rows += [("computing on all cores over alone", constants.crowding, "")]
+    rows += [("an update on all cores over alone", constants.update_crowding, "")]
+    for name, link in constants.links.items():
         rows += [(f"latency, {name}", 1e6 * link.latency, "µs"), (f"bandwidth, {name}", link.bandwidth / 1e6, "MB/s")]
     return pd.DataFrame(
         [(name, f"{value:.3g}", unit) for name, value, unit in rows], columns=["constant", "value", "unit"]
@@ -190,40 +177,42 @@ def constant_table(calibration: Calibration) -> pd.DataFrame:
 
 def _paper(done: pd.DataFrame) -> Findings:
     """The paper's tables: residual of every reported cell, constants, and lines over workers."""
-    from scala_lab.report.timing_figures import worker_lines
+    import pandas as pd
+
+    from scala_lab.report.figures.timing import worker_lines
 
     if done.empty:
         return Findings()
     residuals = residual_rows(done)
     off = np.exp(np.abs(np.log(residuals["fitted / reported"])))
-    odd, unseen = residuals[off > ODD], residuals["fitted on"] == "no"
+    odd, unseen = residuals[off > MAX_ERROR], residuals["fitted on"] == "no"
     names = ", ".join(f"{row['model']} {row['task']} {row['row']}" for row in odd.to_dict("records"))
     notes = [
         "Fitted on MNLI and SST-2: what a step, a row and a token cost, how much more on 32 workers, an exchange, "
         "LAMB's extra time and what noise adds over a run. QNLI and QQP are predicted.",
-        f"Not explained within a factor of {ODD}: {names or 'none'}."
+        f"Not explained within a factor of {MAX_ERROR}: {names or 'none'}."
         + (" On QQP with large batches BERT-base is reported slower than RoBERTa-large." if len(odd) else ""),
     ]
-    projected = projection_rows(done)
+    constants = done[["model", "step", "row of a batch", "token", "crowding", "exchange", "LAMB", "noise"]]
+    lines = pd.DataFrame(
+        {"label": f"{fit['model']}, B = {batch}", "workers": workers, "value": seconds}
+        for fit in done.to_dict("records")
+        for batch in (32, 1024)
+        for workers, seconds in zip(fit["projected_workers"], fit[f"projected_{batch}"], strict=True)
+        if seconds is not None
+    )
+    by_workers = lines.pivot_table("value", "label", "workers", sort=False)
     return Findings(
         tables=[
             Tabulation("", residuals, "Tables 1 and 2: reported seconds of a step beside the model's.", notes),
-            Tabulation("constants", constant_rows(done), "Fitted constants: seconds and factors."),
-            Tabulation("workers", projected.pivot_table("value", "label", "workers", sort=False), _CAPTION, [_ASSUMED]),
+            Tabulation("constants", constants, "Fitted constants: seconds and factors."),
+            Tabulation("workers", by_workers, PAPER_CAPTION, [ASSUMED]),
         ],
-        figures=[Drawing("", worker_lines(projected, "Projected time per epoch of MNLI"), _CAPTION)],
+        figures=[Drawing("", worker_lines(lines, "Projected time per epoch of MNLI"), PAPER_CAPTION)],
         found=f"Fitted on two of the paper's tasks it predicts the {unseen.sum()} reported cells of the other two with "
         f"a median error of {100 * (np.median(off[unseen]) - 1):.0f}%; {len(odd)} of all {len(off)} cells are off by "
-        f"more than {ODD}x.",
+        f"more than {MAX_ERROR}x.",
     )
-
-
-_CAPTION = "Projected seconds per epoch of MNLI; reported are 1 and 32 workers at B=32 and 32 at B=1K."
-_ASSUMED = (
-    "The tables cannot tell what an exchange takes on two workers from what it takes on 16: one kind of link stands "
-    "for all, as a ring, at an assumed 20 µs per round. Crowding, what computing takes longer by on 32, is taken "
-    "for any number of workers above one."
-)
 
 
 def residual_rows(done: pd.DataFrame) -> pd.DataFrame:
@@ -240,24 +229,6 @@ def residual_rows(done: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def constant_rows(done: pd.DataFrame) -> pd.DataFrame:
-    """One row per model."""
-    return done[["model", "step", "row of a batch", "token", "crowding", "exchange", "LAMB", "noise"]]
-
-
-def projection_rows(done: pd.DataFrame) -> pd.DataFrame:
-    """One row per model, batch size and number of workers."""
-    import pandas as pd
-
-    return pd.DataFrame(
-        {"label": f"{fit['model']}, B = {batch}", "workers": workers, "value": seconds}
-        for fit in done.to_dict("records")
-        for batch in (32, 1024)
-        for workers, seconds in zip(fit["projected_workers"], fit[f"projected_{batch}"], strict=True)
-        if seconds is not None
-    )
-
-
 STUDY = Study(
     name="projection",
     title="Projection",
@@ -267,6 +238,6 @@ STUDY = Study(
 )
 
 if __name__ == "__main__":
-    from scala_lab.study.discovery import main
+    from scala_lab.study.api import main
 
     raise SystemExit(main(STUDY))

@@ -1,98 +1,77 @@
-"""How the time of an epoch falls with the number of workers, at a small and a large batch size."""
+"""Figure 1(a): how the time of an epoch falls with the number of workers, at a small and a large batch size."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
 
-from scala_lab.claims.scaling import LARGE, SMALL, c1, c2
-from scala_lab.scaling.calibration import WITHIN
-from scala_lab.scaling.hosts import bits_per_second
-from scala_lab.scaling.links import rounds_and_share
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
-from scala_lab.study.rows import BASELINE
-from studies._timings import lacking, measured, medians, places, step_cell, step_note, step_rows
+from scala_lab.study.variants import BASELINE
+from scala_lab.study.verdicts import Claim, ClaimRecord, above, below, record
+from scala_lab.timing.calibration import WITHIN
+from scala_lab.timing.hosts import bits_per_second
+from scala_lab.timing.model import rounds_and_share
+from studies import _timings as timings
+from studies._timings import GAIN, LARGE, PAPER_WORKERS, SMALL
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from scala_lab.study.profiles import Profile
 
-PLACE = ["label", "B", "workers", "link"]
-
-
-def cells(profile: Profile) -> list[Cell]:
-    """The baseline at both batch sizes, for every number of workers of the profile, and across two hosts."""
-    rows = [(BASELINE.named(SMALL), profile.small_batch), (BASELINE.named(LARGE), profile.large_batch)]
-    return [step_cell(profile, rows, profile.pair[0], place) for place in places(profile)]
-
-
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
-    """Lines over workers with and without communication, and what communication adds on each kind of link."""
-    from scala_lab.report.timing_figures import exchange_bars, worker_lines
-
-    done = frame[frame["status"] == "finished"]
-    if measured(done).empty:
-        return Findings()
-    steps = step_rows(done)
-    rows = epoch_rows(steps)
-    here = rows[rows["link"] == WITHIN]
-    task = done["task"].iloc[0]
-    notes = [
-        f"{step_note(profile)}, times the steps of an epoch over the same rows; "
-        f"{task}, one process per worker on this machine.",
-        "Without communication: the same steps run again without the all-reduce, on the slowest worker, in turns with "
-        "those that have it. What is left is exposed communication; the trainer hides none of it.",
-        *_host_notes(done),
-    ]
-    table = epoch_table(rows)
-    return Findings(
-        tables=[
-            Tabulation("", table, "Figure 1(a): seconds per epoch over workers.", notes),
-            Tabulation("exchange", exchange_table(steps), "Figure 1(a): the all-reduce by itself.", [_EXCHANGE_NOTE]),
-            Tabulation("throughput", throughput_table(steps), "Throughput of the same steps.", [_FLOPS_NOTE]),
-        ],
-        figures=[
-            Drawing(
-                "",
-                worker_lines(figure_rows(here), "Time per epoch over workers, with and without communication"),
-                f"Figure 1(a): scalability on {task}.",
-            ),
-            Drawing(
-                "links",
-                exchange_bars(bar_rows(rows)),
-                "Figure 1(a): what communication adds to a step, by batch size and by what the workers talk over.",
-            ),
-        ],
-        claims=[c1(here), c2(here)],
-        found=_sentence(table),
-    )
-
-
-_FLOPS_NOTE = (
+KEYS = ["label", "B", "workers", "link"]
+KNEE = 4
+"""Workers beyond which the paper's small batch stops scaling."""
+HOSTS_NOTE = "Links with a rate join two hosts, which are network namespaces of this machine, shaped in each direction."
+EXCHANGE_NOTE = (
+    "Seconds of the all-reduce on the worker that comes to it last, and so waits for nobody, beside what the bytes of "
+    "each worker take at the link's rate; packets have headers, which the rate counts as well."
+)
+FLOPS_NOTE = (
     "FLOP/s of the model: its linear layers and attention over real tokens, a backward pass counted as two forward "
     "ones; their share of what the same workers reach at the same time in products of large matrices."
 )
 
 
-_EXCHANGE_NOTE = (
-    "Seconds of the all-reduce on the worker that comes to it last, and so waits for nobody, beside what the bytes of "
-    "each worker take at the link's rate; packets have headers, which the rate counts as well."
-)
+def cells(profile: Profile) -> list[Cell]:
+    """The baseline at both batch sizes, for every number of workers of the profile, and across two hosts."""
+    rows = [(BASELINE.named(SMALL), profile.small_batch), (BASELINE.named(LARGE), profile.large_batch)]
+    return timings.step_cells(profile, rows, profile.pair[0])
 
 
-def _host_notes(done: pd.DataFrame) -> list[str]:
-    if set(measured(done)["link"]) <= {WITHIN}:
-        return lacking(done)
-    return ["Links with a rate join two hosts, which are network namespaces of this machine, shaped in each direction."]
+def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
+    """Lines over workers with and without communication, and what communication adds on each kind of link."""
+    from scala_lab.report.figures.timing import exchange_bars, worker_lines
 
-
-def epoch_rows(steps: pd.DataFrame) -> pd.DataFrame:
-    """One row per place, batch size and step: seconds of an epoch at that step's pace."""
-    rows = steps[[*PLACE, "step"]].copy()
-    for name in ("seconds", "without"):
-        rows[name] = steps[name] * steps["steps_per_epoch"]
-    return rows
+    done = frame[frame["status"] == "finished"]
+    if timings.measured(done).empty:
+        return Findings()
+    steps = timings.step_rows(done)
+    rows = steps.assign(**{name: steps[name] * steps["steps_per_epoch"] for name in ("seconds", "without")})
+    here = rows[rows["link"] == WITHIN]
+    task = done["task"].iloc[0]
+    notes = [
+        timings.step_note(profile, "an epoch over the same rows", task),
+        "Without communication: the same steps run again without the all-reduce, on the slowest worker, in turns with "
+        "those that have it. What is left is exposed communication; the trainer hides none of it.",
+        *(timings.lacking(done) if set(timings.measured(done)["link"]) <= {WITHIN} else [HOSTS_NOTE]),
+    ]
+    table = epoch_table(rows)
+    lines = worker_lines(figure_rows(here), "Time per epoch over workers, with and without communication")
+    adds = "Figure 1(a): what communication adds to a step, by batch size and by what the workers talk over."
+    return Findings(
+        tables=[
+            Tabulation("", table, "Figure 1(a): seconds per epoch over workers.", notes),
+            Tabulation("exchange", exchange_table(steps), "Figure 1(a): the all-reduce by itself.", [EXCHANGE_NOTE]),
+            Tabulation("throughput", throughput_table(steps), "Throughput of the same steps.", [FLOPS_NOTE]),
+        ],
+        figures=[
+            Drawing("", lines, f"Figure 1(a): scalability on {task}."),
+            Drawing("links", exchange_bars(bar_rows(rows)), adds),
+        ],
+        claims=[c1(here), c2(here)],
+        found=_sentence(table),
+    )
 
 
 def figure_rows(rows: pd.DataFrame) -> pd.DataFrame:
@@ -101,15 +80,15 @@ def figure_rows(rows: pd.DataFrame) -> pd.DataFrame:
 
     parts = []
     for value, suffix in (("seconds", ""), ("without", " (no communication)")):
-        part = medians(rows, PLACE, value)
+        part = timings.medians(rows, KEYS, value)
         parts.append(part.assign(label=[f"B = {size}{suffix}" for size in part["B"]]))
     return pd.concat(parts, ignore_index=True)
 
 
 def bar_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """A bar per batch size and place with several workers: computing and exposed communication, in shares."""
+    """A bar per batch size, number of workers and link: computing and exposed communication."""
     several = rows[rows["workers"] > 1]
-    whole, without = (medians(several, PLACE, value) for value in ("seconds", "without"))
+    whole, without = (timings.medians(several, KEYS, value) for value in ("seconds", "without"))
     labels = [
         f"B = {bar['B']}, {bar['workers']} workers" + ("" if bar["link"] == WITHIN else f", 2 hosts, {bar['link']}")
         for bar in whole.to_dict("records")
@@ -119,60 +98,110 @@ def bar_rows(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def epoch_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row per batch size and place."""
-    table = medians(rows, PLACE, "seconds").rename(columns={"value": "seconds per epoch"})
-    table["without communication"] = medians(rows, PLACE, "without")["value"]
+    """Seconds per epoch, exposed communication and speedup by batch size, number of workers and link."""
+    table = timings.medians(rows, KEYS, "seconds").rename(columns={"value": "seconds per epoch"})
+    table["without communication"] = timings.medians(rows, KEYS, "without")["value"]
     exposed = 1 - table["without communication"] / table["seconds per epoch"]
     alone = table[table["workers"] == table["workers"].min()].set_index("label")["seconds per epoch"]
     table["exposed share"] = exposed.clip(lower=0)
     table["speedup"] = table["label"].map(alone) / table["seconds per epoch"]
     table["efficiency"] = table["speedup"] / (table["workers"] / table["workers"].min())
-    table = table.rename(columns={"label": "batch"}).sort_values("B", kind="stable")
-    kept = ["batch", "B", "workers", "link", "seconds per epoch", "low", "high", "without communication"]
-    return table[[*kept, "exposed share", "speedup", "efficiency"]]
+    columns = [*KEYS, "seconds per epoch", "low", "high", "without communication"]
+    return _sorted(table[[*columns, "exposed share", "speedup", "efficiency"]])
 
 
 def exchange_table(steps: pd.DataFrame) -> pd.DataFrame:
-    """The all-reduce at each place with several workers, beside bytes over rate where the link has one."""
+    """The all-reduce of several workers, beside bytes over rate where the link has one."""
     several = steps[steps["workers"] > 1]
-    table = medians(several, [*PLACE, "gradient_bytes"], "exchange").rename(columns={"value": "all-reduce (s)"})
-    sent = [
-        rounds_and_share(workers, "ring")[1] * size
-        for workers, size in zip(table["workers"], table.pop("gradient_bytes"), strict=True)
-    ]
-    table["MB sent"] = [size / 1e6 for size in sent]
-    table["bytes / rate (s)"] = [
-        math.nan if link == WITHIN else 8 * size / bits_per_second(link)
-        for link, size in zip(table["link"], sent, strict=True)
-    ]
+    table = timings.medians(several, [*KEYS, "gradient_bytes"], "exchange").rename(columns={"value": "all-reduce (s)"})
+    shares = [rounds_and_share(workers, "ring")[1] for workers in table["workers"]]
+    table["bytes"] = shares * table["gradient_bytes"]
+    table["MB sent"] = table["bytes"] / 1e6
+    rates = [math.nan if link == WITHIN else bits_per_second(link) for link in table["link"]]
+    table["bytes / rate (s)"] = 8 * table["bytes"] / rates
     table["ratio"] = table["all-reduce (s)"] / table["bytes / rate (s)"]
-    kept = [*PLACE, "MB sent", "all-reduce (s)", "low", "high", "bytes / rate (s)", "ratio"]
-    return table[kept].rename(columns={"label": "batch"}).sort_values("B", kind="stable")
+    return _sorted(table[[*KEYS, "MB sent", "all-reduce (s)", "low", "high", "bytes / rate (s)", "ratio"]])
 
 
 def throughput_table(steps: pd.DataFrame) -> pd.DataFrame:
-    """Samples, tokens and operations per second at each place."""
-    rates = steps[PLACE].copy()
-    for name, unit in (("samples", 1.0), ("tokens", 1.0), ("flops", 1e9)):
-        rates[name] = steps[name] / steps["seconds"] / unit
-    rates["share of matmul"] = steps["flops"] / steps["seconds"] / steps["matmul_rate"]
-    names = {"samples": "samples/s", "tokens": "tokens/s", "flops": "GFLOP/s", "label": "batch"}
-    middle = rates.groupby(PLACE, sort=False)[["samples", "tokens", "flops", "share of matmul"]].median()
-    return middle.reset_index().rename(columns=names).sort_values("B", kind="stable")
+    """Samples, tokens and operations per second by batch size, number of workers and link."""
+    rates = steps[KEYS].assign(
+        **{
+            "samples/s": steps["samples"] / steps["seconds"],
+            "tokens/s": steps["tokens"] / steps["seconds"],
+            "GFLOP/s": steps["flops"] / steps["seconds"] / 1e9,
+            "share of matmul": steps["flops"] / steps["seconds"] / steps["matmul_rate"],
+        }
+    )
+    return _sorted(rates.groupby(KEYS, sort=False).median().reset_index())
+
+
+def _sorted(table: pd.DataFrame) -> pd.DataFrame:
+    return table.rename(columns={"label": "batch"}).sort_values("B", kind="stable")
 
 
 def _sentence(table: pd.DataFrame) -> str:
-    """Speedups within a host, and what each link costs."""
+    """Speedups within a host and over each link."""
     parts = []
     for label, group in table.groupby("batch", sort=False):
         here = group[group["link"] == WITHIN]
         last = here.loc[here["workers"].idxmax()]
         parts.append(f"{label} {last['speedup']:.2f}x on {last['workers']:g} workers")
-        parts += [
-            f"{row['speedup']:.2f}x on 2 hosts at {row['link']}"
-            for row in group[group["link"] != WITHIN].to_dict("records")
-        ]
+        across = group[group["link"] != WITHIN]
+        parts += [f"{row['speedup']:.2f}x on 2 hosts at {row['link']}" for row in across.to_dict("records")]
     return f"Speedup over one worker: {', '.join(parts)}."
+
+
+C1 = Claim(
+    id="C1",
+    source="Figure 1(a), Section 3",
+    study="scalability",
+    statement="At the small batch size time stops falling at about 4 workers; without communication it goes on.",
+    paper="B=32: plateau from 4 of 32 workers on",
+    rule="Per doubling of workers: beyond 4 the time falls by a factor below 1.2, up to 4 and without communication "
+    "beyond 4 by one above 1.2. Decided only where more than 4 workers were measured.",
+)
+
+
+def c1(frame: pd.DataFrame) -> ClaimRecord:
+    """Judge the small batch."""
+    small = frame[frame["label"] == SMALL]
+    counts = sorted(set(small["workers"]))
+    if not counts:
+        return record(C1, ())
+    up_to, beyond = [count for count in counts if count <= KNEE], [count for count in counts if count >= KNEE]
+    silent = timings.gain_per_doubling(small, "without", beyond)
+    parts = [
+        above("gain per doubling up to 4", timings.gain_per_doubling(small, "seconds", up_to), GAIN),
+        below("gain per doubling beyond 4", timings.gain_per_doubling(small, "seconds", beyond), GAIN),
+        above("gain per doubling beyond 4 without communication", silent, GAIN),
+    ]
+    return record(C1, parts if counts[-1] > KNEE else timings.undecided(parts))
+
+
+C2 = Claim(
+    id="C2",
+    source="Figure 1(a), Section 3",
+    study="scalability",
+    statement="At the large batch size time keeps falling up to 32 workers.",
+    paper="B=1K: falls from 1 to 32 workers",
+    rule="Per doubling of workers, over all and over the last, the time falls by a factor above 1.2. Decided only "
+    "where 32 workers were measured.",
+)
+
+
+def c2(frame: pd.DataFrame) -> ClaimRecord:
+    """Judge the large batch."""
+    large = frame[frame["label"] == LARGE]
+    counts = sorted(set(large["workers"]))
+    if not counts:
+        return record(C2, ())
+    whole = f"gain per doubling from {counts[0]:g} to {counts[-1]:g}"
+    parts = [
+        above(whole, timings.gain_per_doubling(large, "seconds", counts), GAIN),
+        above("gain of the last doubling", timings.gain_per_doubling(large, "seconds", counts[-2:]), GAIN),
+    ]
+    return record(C2, parts if counts[-1] >= PAPER_WORKERS else timings.undecided(parts))
 
 
 STUDY = Study(
@@ -184,9 +213,10 @@ STUDY = Study(
     source="Figure 1(a)",
     paper_found="BERT-base on MNLI: at B=32 time falls up to 4 GPUs and no further, because communication dominates; "
     "at B=1K it falls up to 32.",
+    claims=(C1, C2),
 )
 
 if __name__ == "__main__":
-    from scala_lab.study.discovery import main
+    from scala_lab.study.api import main
 
     raise SystemExit(main(STUDY))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
 from studies._checkpoints import RATE_NOTE, SIDE_BY_SIDE, measured_cells
@@ -12,27 +13,81 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from scala_lab.study.profiles import Profile
+    from scala_lab.training.run_dir import RunResult
+
+
+def measure(
+    runs: Sequence[RunResult],
+    *,
+    samples: int,
+    top_k: int = 1,
+    tol: float = 1e-3,
+    max_products: int = 300,
+    probes: int = 1,
+    lanczos_steps: int = 30,
+    trace_products: int = 15,
+    seed: int = 0,
+    threads: int = 1,
+) -> dict[str, Any]:
+    """Measure both ends of the spectrum of a run's Hessian, its trace and density, and every layer's top eigenvalue.
+
+    `probes` and `lanczos_steps` are of the density, `trace_products` limits the probes of the trace. `threads` is set
+    by the caller: it is part of what determines the last bits.
+    """
+    from scala_lab.curvature import HessianOperator, load_run, top_eigenpairs
+    from scala_lab.curvature.spectrum import kappa_alpha, layer_eigenvalues, spectral_density, trace
+
+    loaded = load_run(runs[0], samples, seed=seed)
+    op = HessianOperator(loaded.model, loaded.sets[0])
+    top = top_eigenpairs(op, top_k, tol, max_products=max_products, seed=seed)
+    low = top_eigenpairs(op, 1, tol, which="smallest", max_products=max_products, seed=seed)
+    total = trace(op, max_products=trace_products, seed=seed, known=top if top.converged else None)
+    density = spectral_density(op, probes, lanczos_steps, seed)
+    layers = layer_eigenvalues(op, loaded.model, tol, max_products=max_products, seed=seed)
+    return {
+        "eigenvalues": top.eigenvalues.tolist(),
+        "residuals": top.residuals.tolist(),
+        "smallest": float(low.eigenvalues[0]),
+        "smallest_residual": float(low.residuals[0]),
+        "trace": total.trace,
+        "trace_error": total.error,
+        "trace_converged": total.converged,
+        "nodes": density.nodes.tolist(),
+        "weights": density.weights.tolist(),
+        "probe_of": density.probe_of.tolist(),
+        "touched_size": density.touched_size,
+        "full_size": density.full_size,
+        "layers": list(layers),
+        "layer_eigenvalues": [float(result.eigenvalues[0]) for result in layers.values()],
+        "layer_residuals": [float(result.residuals[0]) for result in layers.values()],
+        "layer_converged": [result.converged for result in layers.values()],
+        "kappa_alpha": kappa_alpha(layers),
+        "converged": all(result.converged for result in (top, low, *layers.values())),
+        "hvps": op.products + sum(result.hvps for result in layers.values()),
+    }
 
 
 def cells(profile: Profile) -> list[Cell]:
-    """Small batch, large batch and ScaLA with the first seed."""
+    """Return small batch, large batch and ScaLA with the first seed."""
     plan = profile.curvature
     settings = {"samples": plan.samples, "top_k": 1, "tol": plan.tol, "threads": plan.threads}
-    return measured_cells(profile, "spectrum", lambda seed: settings, SIDE_BY_SIDE, profile.seeds[:1])
+    return measured_cells(profile, measure, lambda seed: settings, SIDE_BY_SIDE, profile.seeds[:1])
 
 
 def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
-    """Tables of the whole and of the layers, densities and bars side by side."""
+    """Tabulate the whole spectrum and the layers; draw densities and bars side by side."""
+    from scala_lab.report.figures.curvature import layer_bars
+
     done = frame[frame["status"] == "finished"]
     if done.empty:
         return Findings()
-    plan, task = profile.curvature, done["task"].iloc[0]
-    layers = layer_rows(done)
+    task = done["task"].iloc[0]
     notes = [
-        f"Hessian of the mean training loss over {plan.samples} rows of {task}, seed {profile.seeds[0]}.",
+        f"Hessian of the mean training loss over {profile.curvature.samples} rows of {task}, seed {profile.seeds[0]}.",
         "Trace by random probes with the top eigenvectors taken out; its error is one standard error.",
         RATE_NOTE,
     ]
+    layers = layer_rows(done)
     kappas = ", ".join(f"{run['method']} {run['kappa_alpha']:.3g}" for run in done.to_dict("records"))
     tops = ", ".join(f"{run['method']} {run['eigenvalues'][0]:.3g}" for run in done.to_dict("records"))
     return Findings(
@@ -47,14 +102,14 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
         ],
         figures=[
             Drawing("", _densities(done), f"Spectral density of the Hessian on {task}."),
-            Drawing("layers", _layer_bars(layers), f"alpha_i of each layer on {task}, and kappa_alpha."),
+            Drawing("layers", layer_bars(layers), f"alpha_i of each layer on {task}, and kappa_alpha."),
         ],
         found=f"Top eigenvalue: {tops}. kappa_alpha, largest over smallest layer: {kappas}.",
     )
 
 
 def spectrum_table(done: pd.DataFrame) -> pd.DataFrame:
-    """One row per method."""
+    """Return one row per method."""
     import pandas as pd
 
     return pd.DataFrame(
@@ -77,31 +132,25 @@ def spectrum_table(done: pd.DataFrame) -> pd.DataFrame:
 
 
 def layer_rows(done: pd.DataFrame) -> pd.DataFrame:
-    """One row per method and layer."""
+    """Return one row per method and layer."""
     import pandas as pd
 
     return pd.DataFrame(
-        {"checkpoint": run["method"], "layer": layer, "eigenvalue": value, "converged": sure}
+        {"checkpoint": run["method"], "layer": layer, "eigenvalue": value, "converged": converged}
         for run in done.to_dict("records")
-        for layer, value, sure in zip(run["layers"], run["layer_eigenvalues"], run["layer_converged"], strict=True)
+        for layer, value, converged in zip(run["layers"], run["layer_eigenvalues"], run["layer_converged"], strict=True)
     )
 
 
 def _densities(done: pd.DataFrame) -> Figure:
     import pandas as pd
 
-    from scala_lab.report.spectrum_figures import density_lines
+    from scala_lab.report.figures.curvature import density_lines
 
     frames = {
         run["method"]: pd.DataFrame({"node": run["nodes"], "weight": run["weights"]}) for run in done.to_dict("records")
     }
     return density_lines(frames, single=1 / done["touched_size"].max())
-
-
-def _layer_bars(layers: pd.DataFrame) -> Figure:
-    from scala_lab.report.curvature_figures import layer_bars
-
-    return layer_bars(layers)
 
 
 STUDY = Study(
@@ -113,6 +162,6 @@ STUDY = Study(
 )
 
 if __name__ == "__main__":
-    from scala_lab.study.discovery import main
+    from scala_lab.study.api import main
 
     raise SystemExit(main(STUDY))

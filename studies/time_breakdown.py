@@ -1,16 +1,16 @@
-"""Where the time of a step goes, without and with noise: phases in units of a forward pass."""
+"""Figure 3: where the time of a step goes, without and with noise, in units of a forward pass."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scala_lab.claims.scaling import NOISE, PLAIN, c7
 from scala_lab.clock import PHASES
-from scala_lab.runs.measurement import Measurement
-from scala_lab.scaling.phases import STEP
-from scala_lab.statistics import paired_ratio
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
-from scala_lab.study.rows import FREELB, LAMB, WITHOUT_DELAY
+from scala_lab.study.statistics import paired_ratio
+from scala_lab.study.variants import FREELB, LAMB, WITHOUT_DELAY
+from scala_lab.study.verdicts import Claim, ClaimRecord, above, record, within
+from scala_lab.sweep.cells import Measurement
+from scala_lab.timing.harness import STEP, phases
 from studies._timings import WARMUP, first_steps
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from scala_lab.study.profiles import Profile
 
-FUSED = "PGA-1 fused"
+PLAIN, NOISE, FUSED = "plain", "PGA-1", "PGA-1 fused"
 ROWS = {
     PLAIN: LAMB,
     NOISE: WITHOUT_DELAY.but(NOISE, pga="exact"),
@@ -27,9 +27,9 @@ ROWS = {
 }
 """All with the same optimizer, so that what differs is the step."""
 TITLES = {NOISE: "PGA-1 as written"}
-"""How the figure calls a row, where not by its name."""
+"""Names in table and figure, where they differ."""
 STEPS = 8
-ALONE = 0.85
+MIN_CPU_SHARE = 0.85
 """A process that computes for less than this share of its time was not alone on the machine."""
 
 
@@ -38,62 +38,43 @@ def cells(profile: Profile) -> list[Cell]:
     task = profile.pair[0]
     specs = tuple(first_steps(profile, row, task, profile.large_batch) for row in ROWS.values())
     settings = {"names": list(ROWS), "steps": STEPS, "warmup": WARMUP, "threads": profile.settings.get("threads") or 1}
-    measurement = Measurement("scala_lab.scaling.measurements:phases", specs, settings, alone=True)
+    measurement = Measurement(phases, specs, settings, alone=True)
     return [Cell(measurement, task=task, batch_size=profile.large_batch)]
 
 
 def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     """Stacked bars, a table in forward passes, and the parts of the claim."""
+    from scala_lab.report.figures.timing import phase_bars
+
     done = frame[frame["status"] == "finished"]
     if done.empty:
         return Findings()
     rows = phase_rows(done)
-    shares = in_forward_passes(rows)
-    claim = c7(rows)
-    table = shares.pivot_table("value", "method", "phase", sort=False).rename(index=TITLES)
+    middles = rows.groupby(["method", "phase"], sort=False)["seconds"].median()
+    in_passes = (middles / middles[PLAIN, "clean forward"]).rename("value").reset_index().replace({"method": TITLES})
+    table = in_passes.pivot_table("value", "method", "phase", sort=False)
     table = table[[name for name in (*PHASES, STEP) if name in table]]
-    task, batch = done["task"].iloc[0], done["batch_size"].iloc[0]
+    task, batch, cpu_share = (done[name].iloc[0] for name in ("task", "batch_size", "cpu_share"))
     notes = [
         f"Medians over {STEPS} steps of {batch} samples of {task} after {WARMUP} of warm-up; methods take turns in one "
         "process, one worker, LAMB for all. A forward pass: the clean forward of a plain step.",
         "The inner backward here computes the gradient of the noise alone. The paper counts a full one: the claim's "
         "first part adds the inner forward to a plain step's backward.",
-        _FUSED_NOTE,
+        "Fused, the ascent's direction comes from the clean pass's own backward, which is counted as inner backward "
+        "where it serves the noise alone; it needs shared dropout masks, those of the other rows are independent.",
         f"Phases sum to {100 * counted_share(rows):.1f}% of a step or more. One worker does not communicate; what "
         "communication adds is in the study of scalability.",
-        *_sharing(profile, float(done["cpu_share"].iloc[0])),
     ]
-    from scala_lab.report.timing_figures import phase_bars
-
-    bars = shares[shares["phase"] != STEP].replace({"method": TITLES})
+    if profile.settings.get("device") != "cuda" and cpu_share < MIN_CPU_SHARE:  # beside a GPU it waits by nature
+        notes.append(f"The process was computing for {100 * cpu_share:.0f}% of the time: others kept the machine busy.")
+    bars = phase_bars(in_passes[in_passes["phase"] != STEP])
+    claim = c7(rows)
     return Findings(
         tables=[Tabulation("", table, "Figure 3: phases of a step in forward passes.", notes)],
-        figures=[Drawing("", phase_bars(bars), "Figure 3: time breakdown without and with PGA-1, FreeLB beside them.")],
+        figures=[Drawing("", bars, "Figure 3: time breakdown without and with PGA-1, FreeLB beside them.")],
         claims=[claim],
         found="; ".join(f"{part.statement}: {part.estimate}" for part in claim.parts) + f". {_fused_sentence(rows)}",
     )
-
-
-_FUSED_NOTE = (
-    "Fused, the ascent's direction comes from the clean pass's own backward, which is counted as inner backward where "
-    "it serves the noise alone; it needs shared dropout masks, those of the other rows are independent."
-)
-
-
-def _fused_sentence(rows: pd.DataFrame) -> str:
-    """What the fused way saves."""
-    steps = rows[rows["phase"] == STEP].pivot_table("seconds", "step", "method")
-    if not {PLAIN, NOISE, FUSED} <= set(steps):
-        return ""
-    over_plain, saved = (paired_ratio(steps[FUSED], steps[PLAIN]), paired_ratio(steps[NOISE], steps[FUSED]))
-    return f"Fused, a step with PGA-1 takes {over_plain} as long as a plain one; as written, {saved} as long as fused."
-
-
-def _sharing(profile: Profile, cpu_share: float) -> list[str]:
-    """A warning where others kept the machine busy; beside a GPU the process waits by nature."""
-    if profile.settings.get("device") == "cuda" or cpu_share >= ALONE:
-        return []
-    return [f"The process was computing for {100 * cpu_share:.0f}% of the time: others kept the machine busy."]
 
 
 def phase_rows(done: pd.DataFrame) -> pd.DataFrame:
@@ -111,16 +92,48 @@ def phase_rows(done: pd.DataFrame) -> pd.DataFrame:
 
 
 def counted_share(rows: pd.DataFrame) -> float:
-    """What of a step its phases account for: the median over steps, of the method that has least."""
-    phases = rows[rows["phase"] != STEP].groupby(["method", "step"])["seconds"].sum()
+    """Share of a step that its phases account for: the smallest median over steps of all methods."""
+    parts = rows[rows["phase"] != STEP].groupby(["method", "step"])["seconds"].sum()
     whole = rows[rows["phase"] == STEP].set_index(["method", "step"])["seconds"]
-    return float((phases / whole).groupby("method").median().min())
+    return float((parts / whole).groupby("method").median().min())
 
 
-def in_forward_passes(rows: pd.DataFrame) -> pd.DataFrame:
-    """Medians over steps, divided by that of a plain step's forward pass."""
-    middles = rows.groupby(["method", "phase"], sort=False)["seconds"].median()
-    return (middles / middles[PLAIN, "clean forward"]).rename("value").reset_index()
+def _fused_sentence(rows: pd.DataFrame) -> str:
+    steps = rows[rows["phase"] == STEP].pivot_table("seconds", "step", "method")
+    if not {PLAIN, NOISE, FUSED} <= set(steps):
+        return ""
+    over_plain, saved = (paired_ratio(steps[FUSED], steps[PLAIN]), paired_ratio(steps[NOISE], steps[FUSED]))
+    return f"Fused, a step with PGA-1 takes {over_plain} as long as a plain one; as written, {saved} as long as fused."
+
+
+C7 = Claim(
+    id="C7",
+    source="Figure 3, Section 4",
+    study="time_breakdown",
+    statement="PGA-1 costs about three forward passes, doubles the backward pass and leaves the optimizer alone; a "
+    "step takes at least twice as long.",
+    paper="3 forward passes; backward about 2x; optimizer 1x; in all at least 2x",
+    rule="Inner forward plus a full backward, in forward passes, within 2.4 to 3.6; backward over plain within 1.6 to "
+    "2.4; optimizer over plain within 0.8 to 1.25; step over plain above 2.",
+)
+
+
+def c7(frame: pd.DataFrame) -> ClaimRecord:
+    """Judge the four parts of the cost."""
+    if not {PLAIN, NOISE} <= set(frame["method"]):
+        return record(C7, ())
+    wide = frame.pivot_table("seconds", ["method", "step"], "phase")
+    plain, noise = wide.loc[PLAIN], wide.loc[NOISE]
+    inner = noise["inner forward"] + plain["backward"]
+    return record(
+        C7,
+        [
+            within("PGA-1 in forward passes", paired_ratio(inner, plain["clean forward"]), 2.4, 3.6),
+            within("backward over plain", paired_ratio(noise["backward"], plain["backward"]), 1.6, 2.4),
+            within("optimizer over plain", paired_ratio(noise["optimizer"], plain["optimizer"]), 0.8, 1.25),
+            above("step over plain", paired_ratio(noise["step"], plain["step"]), 2.0),
+        ],
+    )
 
 
 STUDY = Study(
@@ -132,9 +145,10 @@ STUDY = Study(
     source="Figure 3",
     paper_found="PGA-1 takes about as long as three forward passes, the backward about twice as long, the optimizer as "
     "long as before; in all at least 2x.",
+    claims=(C7,),
 )
 
 if __name__ == "__main__":
-    from scala_lab.study.discovery import main
+    from scala_lab.study.api import main
 
     raise SystemExit(main(STUDY))

@@ -94,7 +94,7 @@ def strict_json(text: str) -> object:
 @contextlib.contextmanager
 def interrupted_after(steps: int) -> Iterator[None]:
     """Have Ctrl-C arrive when that many steps of a run are done."""
-    from scala_lab.training.loop import Training
+    from scala_lab.training.trainer import Training
 
     update = Training.update
 

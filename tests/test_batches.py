@@ -50,8 +50,8 @@ def test_workers_carry_equal_work():
         assert abs(work[0] - work[1]) <= LENGTHS.max()
 
 
-@pytest.mark.parametrize(("workers", "most"), [(2, 1.01), (4, 1.05)])
-def test_several_workers_end_nearly_as_early_as_an_even_split_would_let_them(workers, most):
+@pytest.mark.parametrize(("workers", "ratio"), [(2, 1.01), (4, 1.05)])
+def test_several_workers_end_nearly_as_early_as_an_even_split_would_let_them(workers, ratio):
     """Padding and calls included: what one worker would spend, over the workers."""
     alone, together = (plan(workers=number, batch_size=1000, micro_batch=64, part_cost=80) for number in (1, workers))
     batch = alone.global_batch(0)
@@ -61,7 +61,7 @@ def test_several_workers_end_nearly_as_early_as_an_even_split_would_let_them(wor
 
     works = [work(together.deal(batch, rank)) for rank in range(workers)]
     assert works[0] == max(works)
-    assert works[0] <= most * work(alone.deal(batch)) / workers
+    assert works[0] <= ratio * work(alone.deal(batch)) / workers
 
 
 def test_few_rows_are_dealt_one_by_one():
@@ -87,13 +87,13 @@ def test_a_batch_smaller_than_the_workers_leaves_some_without_rows():
 def test_shares_are_even_and_complete():
     costs = [9.0, 1.0, 7.0, 3.0, 2.0, 8.0]
     dealt = deal(range(6), costs, 3)
-    assert sorted(item for hand in dealt for item in hand) == list(range(6))
-    assert sorted(sum(costs[item] for item in hand) for hand in dealt) == [10.0, 10.0, 10.0]
+    assert sorted(item for share in dealt for item in share) == list(range(6))
+    assert sorted(sum(costs[item] for item in share) for share in dealt) == [10.0, 10.0, 10.0]
 
 
-@pytest.mark.parametrize(("rows", "most", "sizes"), [(10, 4, [4, 3, 3]), (8, 4, [4, 4]), (3, 4, [3]), (0, 4, [])])
-def test_cut(rows, most, sizes):
-    parts = cut(np.arange(rows), most)
+@pytest.mark.parametrize(("rows", "max_rows", "sizes"), [(10, 4, [4, 3, 3]), (8, 4, [4, 4]), (3, 4, [3]), (0, 4, [])])
+def test_cut(rows, max_rows, sizes):
+    parts = cut(np.arange(rows), max_rows)
     assert [len(part) for part in parts] == sizes
     assert [row for part in parts for row in part] == list(range(rows))
 
@@ -119,8 +119,8 @@ def cost(lengths, cuts, part_cost):
 
 @pytest.mark.parametrize("part_cost", [0, 7, 40, 10_000])
 @pytest.mark.parametrize("seed", range(3))
-def test_no_way_to_cut_is_cheaper(part_cost, seed):
+def test_no_other_cuts_are_cheaper(part_cost, seed):
     lengths = -np.sort(-np.random.default_rng(seed).integers(1, 60, 9))
-    ways = [cuts for count in range(9) for cuts in combinations(range(1, 9), count)]
-    best = min(cost(lengths, cuts, part_cost) for cuts in ways)
+    candidates = [cuts for count in range(9) for cuts in combinations(range(1, 9), count)]
+    best = min(cost(lengths, cuts, part_cost) for cuts in candidates)
     assert cost(lengths, cheapest_cuts(lengths, part_cost), part_cost) == best

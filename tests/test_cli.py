@@ -39,7 +39,7 @@ def test_help_lists_every_command_without_heavy_imports():
 
 
 def test_public_names_import_without_torch():
-    done = python("import sys, scala_lab, scala_lab.optim, scala_lab.spec; sys.exit('torch' in sys.modules)")
+    done = python("import sys, scala_lab, scala_lab.optim, scala_lab.config; sys.exit('torch' in sys.modules)")
     assert done.returncode == 0, done.stderr
 
 

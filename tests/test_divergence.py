@@ -23,10 +23,10 @@ def test_equals_scipy_in_both_directions(scale, dtype, tolerance):
     a, b = logits(scale, dtype=dtype)
     p, q = (scipy.special.softmax(value.double().numpy(), axis=-1) for value in (a, b))
     expected = scipy.stats.entropy(p, q, axis=-1) + scipy.stats.entropy(q, p, axis=-1)
-    found = symmetric_kl(a, b)
-    assert found.dtype == dtype
-    assert found.shape == (64,)
-    np.testing.assert_allclose(found.numpy(), expected, rtol=tolerance, atol=tolerance * scale**2)
+    result = symmetric_kl(a, b)
+    assert result.dtype == dtype
+    assert result.shape == (64,)
+    np.testing.assert_allclose(result.numpy(), expected, rtol=tolerance, atol=tolerance * scale**2)
 
 
 def test_gradient_equals_finite_differences():

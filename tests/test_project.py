@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scala_lab.commands.examination import REQUIRED
+from scala_lab.commands.doctor import REQUIRED
 
 try:
     import tomllib

@@ -90,12 +90,12 @@ def save_tiny_model(
 
 def write_rows(file: Path, rows: int, kind: str = "classes", classes: int = 2, seed: int = 0) -> Path:
     """A CSV with columns text and label, texts of uneven length; `kind` is classes or scores."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     with file.open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(["text", "label"])
         for row in range(rows):
-            words = [chance.choice(WORDS) for _ in range(chance.randint(2, 14))]
-            label = row % classes if kind == "classes" else round(chance.uniform(0.05, 4.95), 3)
+            words = [rng.choice(WORDS) for _ in range(rng.randint(2, 14))]
+            label = row % classes if kind == "classes" else round(rng.uniform(0.05, 4.95), 3)
             writer.writerow([" ".join(words), label])
     return file

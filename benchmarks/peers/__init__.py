@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scala_lab.tasks.token_cache import cache_folder
+from scala_lab.data.tokens import cache_folder
 
 REQUIREMENTS = Path(__file__).parent / "requirements.txt"
 

@@ -16,8 +16,8 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional
 
-from scala_lab.methods.step import MicroBatch, Moment, Step, statistics
-from scala_lab.methods.task_loss import correct_answers, task_loss
+from scala_lab.divergence import correct_answers, task_loss
+from scala_lab.methods.base import MicroBatch, Step, StepContext, statistics
 from scala_lab.models.encoder import Encoder
 
 
@@ -27,11 +27,11 @@ class SmartStep(Step):
 
     weight: float = 0.02
 
-    def __call__(self, encoder: Encoder, batch: MicroBatch, now: Moment) -> Tensor:
+    def __call__(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
         """Add the micro-batch's gradient."""
         from smart_pytorch import SMARTLoss, kl_loss, sym_kl_loss
 
-        now.seed_dropout()
+        context.seed_dropout()
         embeddings = encoder.embed(batch.inputs)
         logits = encoder.logits(embeddings, batch.inputs)
         f_B = task_loss(logits, batch.labels, batch.regression)
@@ -58,9 +58,9 @@ class TorchblocksFreeLBStep(Step):
     adv_lr: float = 0.1
     adv_init_mag: float = 0.1
 
-    def __call__(self, encoder: Encoder, batch: MicroBatch, now: Moment) -> Tensor:
+    def __call__(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
         """Add the micro-batch's gradient."""
-        now.seed_dropout()
+        context.seed_dropout()
         model: Any = encoder.model
         attack = torchblocks_freelb()(3, self.adv_lr, self.adv_init_mag, adv_max_norm=0.3)
         attack.base_model = model.base_model_prefix

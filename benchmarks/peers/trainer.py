@@ -7,8 +7,8 @@ import time
 from typing import Any, Literal
 
 from scala_lab import RunSpec
+from scala_lab.data.tokens import TokenSplit
 from scala_lab.models.loading import load_classifier
-from scala_lab.tasks.tokens import TokenSplit
 from scala_lab.training.preparation import prepare
 
 Padding = Literal["dynamic", "max length"]

@@ -1,15 +1,13 @@
-"""Does large-batch training need its warm-up? A study in one file: what to run, and how to read it."""
+"""Does large-batch training need its warm-up? A study in one file: what to run, and how to analyse it."""
 
 from __future__ import annotations
 
 import pandas as pd
 
-from scala_lab.claims.record import Claim, above, record
-from scala_lab.report.style import new_figure, styled
-from scala_lab.statistics import paired_columns, paired_difference
-from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
-from scala_lab.study.discovery import main
-from scala_lab.study.profiles import Profile
+from scala_lab.report.figures.style import new_figure, styled
+from scala_lab.study import Cell, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study.statistics import paired_columns, paired_difference
+from scala_lab.study.verdicts import Claim, above, record
 
 CLAIM = Claim(
     id="W1",
@@ -22,7 +20,7 @@ CLAIM = Claim(
 
 
 def cells(profile: Profile) -> list[Cell]:
-    """What to run: LAMB at the large batch size with three shares of warm-up, over the profile's seeds."""
+    """Return what to run: LAMB at the large batch size with three shares of warm-up, over the profile's seeds."""
     task, batch_size = profile.pair[1], profile.large_batch
     return [
         Cell(profile.spec(task, "lamb", batch_size, seed=seed, warmup=share), warmup=share, seed=seed)
@@ -32,7 +30,7 @@ def cells(profile: Profile) -> list[Cell]:
 
 
 def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
-    """How to read it: `frame` has one row per cell, with its words, its `score` and more."""
+    """Compare the shares: `frame` has one row per cell, with its labels, its `score` and more."""
     table = frame.groupby("warmup")["score"].agg(["mean", "std", "count"]).reset_index()
     pairs = paired_columns(frame[["score", "warmup", "seed"]], "score", "warmup", 0.1, 0.0)
     gain = paired_difference(pairs["left"], pairs["right"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,8 +14,6 @@ from scala_lab.errors import UserError
 
 if TYPE_CHECKING:
     from scala_lab.equality import Comparison
-
-EQUAL, REFUSED, WRONG = "equal to stock", "refused", "NOT EQUAL"
 
 
 @dataclass(frozen=True)
@@ -40,11 +37,12 @@ class Architectures:
 
 
 def run(options: Architectures) -> int:
-    """Compare, print a line per architecture as it is done, write what was asked for."""
+    """Compare, print a line per architecture as it is done, and write the files that were requested."""
     import torch
     import transformers
 
-    from scala_lab.commands.checkpoints import check_new_file
+    from scala_lab.cli import check_new_file
+    from scala_lab.equality import MEASURES, compare_architecture
     from scala_lab.files import write_text
     from scala_lab.models.architectures import MODEL_TYPES
     from scala_lab.models.loading import quiet_transformers
@@ -56,59 +54,30 @@ def run(options: Architectures) -> int:
     check_new_file(options.markdown)
     quiet_transformers()
     torch.set_num_threads(1)
-    findings: dict[str, list[Comparison]] = {}
-    for name in options.names or MODEL_TYPES:
-        findings[name] = compare_architecture(name)
-        print(f"{name:22}" + "  ".join(f"{one.use}: {_cell(one)}" for one in findings[name]), flush=True)
-    summary = _summary(findings, transformers.__version__)
+    results: dict[str, list[Comparison]] = {}
+    lines = [f"| architecture | {' | '.join(MEASURES)} |", f"|---|{'---|' * len(MEASURES)}"]
+    for name in dict.fromkeys(options.names or MODEL_TYPES):
+        results[name] = compare_architecture(name)
+        cells = {comparison.use: _cell(comparison) for comparison in results[name]}
+        print(f"{name:22}" + "  ".join(f"{use}: {cell}" for use, cell in cells.items()), flush=True)
+        lines.append(f"| {name} | {' | '.join(cells.values())} |")
+    equal = sum(all(use.equal for use in uses) for uses in results.values())
+    wrong = sum(any(use.difference is not None and not use.equal for use in uses) for uses in results.values())
+    summary = (
+        f"transformers {transformers.__version__}: {len(results)} architectures, {equal} equal to stock in training, "
+        f"evaluation and sharpness, {len(results) - equal - wrong} refused in at least one of them, {wrong} not equal"
+    )
     print(summary)
     if options.markdown is not None:
-        write_text(options.markdown, f"{summary}\n\n{_markdown(findings)}\n")
+        write_text(options.markdown, "\n".join([summary, "", *lines, ""]))
         print(f"table: {options.markdown}", file=sys.stderr)
     if options.json_ is not None:
-        entries = [{"architecture": name, **vars(one)} for name, uses in findings.items() for one in uses]
+        entries = [{"architecture": name, **vars(use)} for name, uses in results.items() for use in uses]
         write_text(options.json_, json.dumps(entries, indent=1) + "\n")
-    return 1 if any(_verdict(one) == WRONG for uses in findings.values() for one in uses) else 0
+    return 1 if wrong else 0
 
 
-def compare_architecture(name: str) -> list[Comparison]:
-    """The comparisons of one architecture's tiny classifier."""
-    from scala_lab.equality import USES, Comparison, compare
-    from scala_lab.models.architectures import WORDS, save_tiny
-
-    with tempfile.TemporaryDirectory(prefix="scala-lab-") as folder:
-        try:
-            model = save_tiny(Path(folder) / "model", name)
-        except UserError as error:
-            return [Comparison(use, None, str(error)) for use in USES]
-        return compare(model, WORDS, Path(folder))
-
-
-def _verdict(one: Comparison) -> str:
-    if one.difference is None:
-        return REFUSED
-    return EQUAL if one.equal else WRONG
-
-
-def _cell(one: Comparison) -> str:
-    if one.difference is None:
-        return f"{REFUSED} ({one.refusal})"
-    return f"{_verdict(one)} ({one.difference:.0e})"
-
-
-def _summary(findings: dict[str, list[Comparison]], version: str) -> str:
-    verdicts = [{_verdict(one) for one in uses} for uses in findings.values()]
-    equal = sum(found == {EQUAL} for found in verdicts)
-    wrong = sum(WRONG in found for found in verdicts)
-    return (
-        f"transformers {version}: {len(findings)} architectures, {equal} equal to stock in training, evaluation and "
-        f"sharpness, {len(findings) - equal - wrong} refused in at least one of them, {wrong} not equal"
-    )
-
-
-def _markdown(findings: dict[str, list[Comparison]]) -> str:
-    from scala_lab.equality import USES
-
-    lines = [f"| architecture | {' | '.join(USES)} |", f"|---|{'---|' * len(USES)}"]
-    lines += [f"| {name} | {' | '.join(_cell(one) for one in uses)} |" for name, uses in findings.items()]
-    return "\n".join(lines)
+def _cell(comparison: Comparison) -> str:
+    if comparison.difference is None:
+        return f"refused: {comparison.refusal}"
+    return f"{'equal to stock' if comparison.equal else 'NOT EQUAL'} ({comparison.difference:.0e})"

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
 from scala_lab.methods.recipes import find_recipe
-from scala_lab.spec import RunSpec
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from scala_lab.scaling.calibration import Calibration
-    from scala_lab.scaling.step_model import Compute, Workload
+    from scala_lab.timing.calibration import Calibration
+    from scala_lab.timing.model import Workload
 
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 SMALL_BATCH = 32
-"""Stands beside the batch size that was asked for: what the paper's baseline has."""
+"""The batch size of the paper's baseline; projected beside the spec's."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,11 @@ class Calibrate:
 
 def run(options: Calibrate) -> int:
     """Measure, print and write."""
-    from scala_lab.commands.summary import result_console
+    from scala_lab.cli import result_console
     from scala_lab.files import write_json
-    from scala_lab.models.locate import locate_model
-    from scala_lab.scaling.calibration import calibrate
-    from scala_lab.scaling.hosts import bits_per_second, why_not
+    from scala_lab.models.loading import locate_model
+    from scala_lab.timing.calibration import calibrate
+    from scala_lab.timing.hosts import bits_per_second, unsupported_reason
 
     spec = options.spec.resolved()
     if find_recipe(spec.recipe.method).step not in ("plain", "scala"):
@@ -56,7 +57,7 @@ def run(options: Calibrate) -> int:
         raise UserError(f"--out {options.out} is a folder: give the name of a file")
     for rate in options.rate:
         bits_per_second(rate)
-    lack = why_not() if options.rate else None
+    lack = unsupported_reason() if options.rate else None
     if lack is not None:
         raise UserError(f"--rate: {lack}")
     locate_model(spec.encoder.model)
@@ -76,58 +77,52 @@ def _show_constants(console: Console, calibration: Calibration) -> None:
 
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, computing in (("plain step", calibration.plain), ("step with noise", calibration.noise)):
-        table.add_row(name, _describe(computing))
+        table.add_row(
+            name,
+            f"{1e3 * computing.per_step:.2f} ms + {1e3 * computing.per_micro_batch:.2f} ms per micro-batch "
+            f"+ {1e6 * computing.per_row:.1f} µs per row + {1e6 * computing.per_token:.2f} µs per token "
+            f"+ {1e9 * computing.per_square:.2f} ns per squared length",
+        )
     for name, seconds in calibration.update.items():
         table.add_row(f"{name} update", f"{1e3 * seconds:.2f} ms")
     slower = f"computing {calibration.crowding:.2f} times as long, updates {calibration.update_crowding:.2f} times"
     table.add_row("all cores busy", f"{slower}, {calibration.cores} workers")
     for name, link in calibration.links.items():
-        speed = f"{1e6 * link.latency:.0f} µs a round, {link.bandwidth / 1e6:,.0f} MB/s"
-        table.add_row("link", f"{name}: {speed}")
+        table.add_row("link", f"{name}: {1e6 * link.latency:.0f} µs a round, {link.bandwidth / 1e6:,.0f} MB/s")
     table.add_row("gradient", f"{calibration.gradient_bytes / 1e6:.1f} MB")
     console.print(table, highlight=False)
-
-
-def _describe(computing: Compute) -> str:
-    return (
-        f"{1e3 * computing.per_step:.2f} ms + {1e3 * computing.per_micro_batch:.2f} ms per micro-batch "
-        f"+ {1e6 * computing.per_row:.1f} µs per row + {1e6 * computing.per_token:.2f} µs per token "
-        f"+ {1e9 * computing.per_square:.2f} ns per squared length"
-    )
 
 
 def _show_projection(console: Console, calibration: Calibration, spec: RunSpec) -> None:
     from rich.table import Table
 
-    from scala_lab.scaling.step_model import best_workers, epoch_seconds
+    from scala_lab.timing.model import best_workers, epoch_seconds
 
-    work, size = _workload(spec), spec.batches.batch_size
-    models = {name: calibration.model(name, calibration.cores) for name in calibration.links} or {
-        "one host": calibration.model()
+    work = _workload(spec)
+    models = {name: calibration.model(name, calibration.cores) for name in calibration.links}
+    columns = {
+        f"B={batch}, {name}": (model, work, batch)
+        for name, model in (models or {"one host": calibration.model()}).items()
+        for batch in (SMALL_BATCH, spec.batches.batch_size)
     }
-    columns = [
-        (f"B={batch}, {name}", model, batch)
-        for name, model in models.items()
-        for batch in dict.fromkeys((SMALL_BATCH, size))
-    ]
-    table = Table("workers", *(title for title, _, _ in columns), box=None, pad_edge=False)
+    table = Table("workers", *columns, box=None, pad_edge=False)
     for workers in WORKERS:
-        seconds = [epoch_seconds(model, work, batch, workers) for _, model, batch in columns]
-        table.add_row(f"{workers}", *("" if value != value else f"{value:.3g} s" for value in seconds))
+        seconds = [epoch_seconds(*column, workers) for column in columns.values()]
+        table.add_row(f"{workers}", *("" if math.isnan(value) else f"{value:.3g} s" for value in seconds))
     console.print(f"\nprojected seconds per epoch of {work.rows:,} rows of {spec.data.task}", highlight=False)
     console.print(table, highlight=False)
-    for title, model, batch in columns:
-        console.print(f"{title}: shortest on {best_workers(model, work, batch, WORKERS)} workers", highlight=False)
+    for title, column in columns.items():
+        console.print(f"{title}: shortest on {best_workers(*column, WORKERS)} workers", highlight=False)
 
 
 def _workload(spec: RunSpec) -> Workload:
     """What of the spec decides its time."""
-    from scala_lab.scaling.step_model import Workload
+    from scala_lab.timing.model import Workload
     from scala_lab.training.preparation import prepare
 
     lengths = prepare(spec).train.lengths
-    recipe, epochs = spec.recipe, spec.optim.epochs
+    recipe = spec.recipe
     noisy = find_recipe(recipe.method).step == "scala" and bool(recipe.lambda_)
-    share = max(0.0, 1 - (recipe.delay or 0.0) / epochs) if noisy else 0.0
+    share = max(0.0, 1 - (recipe.delay or 0.0) / spec.optim.epochs) if noisy else 0.0
     optimizer = "adamw" if spec.optim.optimizer == "adamw" else "lamb"
     return Workload(len(lengths), float(lengths.mean()), spec.batches.micro_batch, optimizer, share)

@@ -10,20 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from scala_lab.commands.checkpoints import (
-    check_checkpoints,
-    check_new_file,
-    load_checkpoint,
-    parse_with_run_data,
-    pick_device,
-)
-from scala_lab.cores import default_threads
+from scala_lab.cli import check_checkpoints, check_new_file, parse_with_run_data, pick_device
+from scala_lab.config import BatchSpec, DataSpec, RunSpec
 from scala_lab.errors import UserError
-from scala_lab.spec import BatchSpec, DataSpec, RunSpec
+from scala_lab.machine import default_threads
 
 if TYPE_CHECKING:
-    import numpy as np
+    from transformers import PreTrainedModel
 
+    from scala_lab.models.admission import Admission
     from scala_lab.training.preparation import Prepared
 
 
@@ -53,35 +48,41 @@ class Evaluate:
 
 
 def parse(args: list[str]) -> Evaluate:
-    """Flags; without --task, the data of the first run folder."""
+    """Parse flags; without --task, take the data of the first run folder."""
     return parse_with_run_data(Evaluate, args, prog="scala-lab evaluate")
 
 
 def run(options: Evaluate) -> int:
-    """Evaluate every checkpoint, print a table, write what was asked for."""
+    """Evaluate every checkpoint, print a table, and write the files that were requested."""
     _check(options)
     import torch
     from rich.table import Table
 
-    from scala_lab.commands.summary import result_console
+    from scala_lab.cli import result_console
     from scala_lab.files import write_json, write_text
 
     torch.set_num_threads(options.threads or default_threads())
-    findings: list[dict[str, Any]] = []
-    lines: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
+    predictions: list[dict[str, Any]] = []
     for checkpoint in options.checkpoints:
-        metrics, rows = _evaluate_one(options, checkpoint)
-        findings.append({"checkpoint": str(checkpoint), "task": options.data.task, "metrics": metrics})
-        lines += rows
-    columns = [(split, name) for split, values in findings[0]["metrics"].items() for name in values]
+        metrics, records = _evaluate(options, checkpoint)
+        results.append({"checkpoint": str(checkpoint), "task": options.data.task, "metrics": metrics})
+        predictions += records
+    columns = [(split, name) for split, values in results[0]["metrics"].items() for name in values]
     table = Table("checkpoint", *(f"{split} {name}" for split, name in columns))
-    for finding in findings:
-        table.add_row(finding["checkpoint"], *(f"{finding['metrics'][split][name]:.4f}" for split, name in columns))
+    for result in results:
+        table.add_row(result["checkpoint"], *(f"{result['metrics'][split][name]:.4f}" for split, name in columns))
     result_console().print(table)
     if options.json_ is not None:
-        write_json(options.json_, findings)
+        write_json(options.json_, results)
     if options.predictions is not None:
-        write_text(options.predictions, _as_text(lines, options.predictions.suffix))
+        if options.predictions.suffix == ".jsonl":
+            text = "".join(json.dumps(record) + "\n" for record in predictions)
+        else:
+            import pandas
+
+            text = pandas.DataFrame(predictions).to_csv(index=False)
+        write_text(options.predictions, text)
         print(f"predictions: {options.predictions}", file=sys.stderr)
     return 0
 
@@ -98,51 +99,38 @@ def _check(options: Evaluate) -> None:
     check_new_file(options.json_)
 
 
-def _evaluate_one(options: Evaluate, checkpoint: Path) -> tuple[dict[str, dict[str, float]], list[dict[str, Any]]]:
-    """Metrics by split, and a record per row."""
-    from scala_lab.tasks.metrics import compute_metrics
-    from scala_lab.training.evaluation import predict_split
-    from scala_lab.training.world import World
+def _evaluate(options: Evaluate, checkpoint: Path) -> tuple[dict[str, dict[str, float]], list[dict[str, Any]]]:
+    """Return a checkpoint's metrics by split, and a record of each row's prediction."""
+    from scala_lab.data.tasks import compute_metrics, predictions
+    from scala_lab.training.distributed import World
+    from scala_lab.training.trainer import predict_split
 
     device = pick_device(options.device)
-    model, prepared, admission = load_checkpoint(checkpoint, options.data)
+    model, prepared, admission = _load_checkpoint(checkpoint, options.data)
     model.to(device)  # type: ignore[arg-type]
     world, encoder = World(0, 1, device), admission.encoder(model)
-    metrics, rows = {}, []
-    for name, split in prepared.splits.items():
-        if name == "train":
+    names = prepared.task.labels
+    metrics, records = {}, []
+    for split_name, split in prepared.splits.items():
+        if split_name == "train":
             continue
         logits = predict_split(encoder, split, options.micro_batch, admission.padding, world)
         assert logits is not None
-        metrics[name] = compute_metrics(prepared.task, logits, split.labels)
-        rows += _rows(str(checkpoint), name, prepared, logits, split.labels)
-    return metrics, rows
+        metrics[split_name] = compute_metrics(prepared.task, logits, split.labels)
+        predicted = predictions(prepared.task, logits)
+        for row, (label, prediction) in enumerate(zip(split.labels, predicted, strict=True)):
+            record: dict[str, Any] = {"checkpoint": str(checkpoint), "split": split_name, "row": row}
+            record["label"] = names[int(label)] if names else float(label)
+            record["prediction"] = names[int(prediction)] if names else float(prediction)
+            records.append(record | {f"output_{column}": float(value) for column, value in enumerate(logits[row])})
+    return metrics, records
 
 
-def _rows(
-    checkpoint: str, split: str, prepared: Prepared, logits: np.ndarray, labels: np.ndarray
-) -> list[dict[str, Any]]:
-    from scala_lab.tasks.metrics import predictions
+def _load_checkpoint(checkpoint: Path, data: DataSpec) -> tuple[PreTrainedModel, Prepared, Admission]:
+    """Load a trained classifier and the rows of a task, check that they belong together, and admit the model."""
+    from scala_lab.models.loading import load_classifier
+    from scala_lab.training.preparation import admit_model, prepare_data
 
-    names = prepared.task.labels
-    shown = [names[int(value)] if names else float(value) for value in labels]
-    predicted = [names[int(value)] if names else float(value) for value in predictions(prepared.task, logits)]
-    return [
-        {
-            "checkpoint": checkpoint,
-            "split": split,
-            "row": row,
-            "label": shown[row],
-            "prediction": predicted[row],
-            **{f"output_{column}": float(value) for column, value in enumerate(logits[row])},
-        }
-        for row in range(len(labels))
-    ]
-
-
-def _as_text(lines: list[dict[str, Any]], suffix: str) -> str:
-    if suffix == ".jsonl":
-        return "".join(json.dumps(line) + "\n" for line in lines)
-    import pandas
-
-    return pandas.DataFrame(lines).to_csv(index=False)
+    prepared = prepare_data(data, str(checkpoint))
+    model = load_classifier(str(checkpoint), prepared.task, new_head=False, label_names=data.label_names)
+    return model, prepared, admit_model(model, prepared, str(checkpoint), use="predict")

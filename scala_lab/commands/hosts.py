@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import tyro
 
+from scala_lab.cli import parse_flags, split_command
 from scala_lab.commands import train
-from scala_lab.commands.flags import parse_flags, split_command
 from scala_lab.errors import UserError
 
 
@@ -38,7 +38,7 @@ def parse(args: list[str]) -> OnHosts:
 
 def run(options: OnHosts) -> int:
     """Bring up the hosts and train on them."""
-    from scala_lab.scaling.hosts import open_hosts
+    from scala_lab.timing.hosts import open_hosts
 
     if not options.command or options.command[0] != "train":
         raise UserError("hosts: give the run after `--`, as in `scala-lab hosts --rate 200mbit -- train --workers 2`")

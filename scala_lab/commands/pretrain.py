@@ -1,4 +1,4 @@
-"""`scala-lab pretrain`: make the embedded encoder again, or check the one that is shipped."""
+"""`scala-lab pretrain`: reproduce the embedded encoder, or check the one that is shipped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from scala_lab.errors import UserError
 
 TOLERANCE = 0.01
-"""Relative difference of held-out losses that still counts as the same encoder on another machine."""
+"""Largest relative difference of held-out losses between machines that counts as the same encoder."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Pretrain:
 
 
 def run(options: Pretrain) -> int:
-    """Carry out the command; returns the exit code (1 when a check fails)."""
+    """Run the command and return its exit code, 1 if the check fails."""
     return _check() if options.check else _pretrain(options)
 
 
@@ -40,16 +40,14 @@ def _pretrain(options: Pretrain) -> int:
     from scala_lab.models.embedded import FOLDER
     from scala_lab.models.pretrain import Settings, check_folder, pretrain
 
-    for flag, value, lowest in (
-        ("--steps", options.steps, 1),
-        ("--threads", options.threads, 1),
-        ("--seed", options.seed, 0),
-    ):
-        if value is not None and value < lowest:
-            raise UserError(f"{flag} must be at least {lowest}, not {value}")
+    flags = {"steps": options.steps, "threads": options.threads, "seed": options.seed}
+    given = {name: value for name, value in flags.items() if value is not None}
+    for name, value in given.items():
+        minimum = 0 if name == "seed" else 1
+        if value < minimum:
+            raise UserError(f"--{name} must be at least {minimum}, not {value}")
     check_folder(options.out)
-    given = {"steps": options.steps, "threads": options.threads, "seed": options.seed}
-    settings = Settings(**{name: value for name, value in given.items() if value is not None})
+    settings = Settings(**given)
     console = Console()
     console.print("writing the text ...")
     columns = (TextColumn("pretraining"), BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]:.3f}"))
@@ -57,10 +55,9 @@ def _pretrain(options: Pretrain) -> int:
         task = bar.add_task("", total=settings.steps, loss=float("nan"))
         record = pretrain(options.out, settings, lambda step, loss: bar.update(task, completed=step, loss=loss))
     console.print(_summary(record))
-    weights = options.out / "model.safetensors"
     shipped = FOLDER / "model.safetensors"
     if shipped.is_file():
-        same = weights.read_bytes() == shipped.read_bytes()
+        same = (options.out / shipped.name).read_bytes() == shipped.read_bytes()
         console.print(f"weights {'equal' if same else 'differ from'} the shipped encoder's, byte for byte")
     console.print(f"written to {options.out}")
     return 0

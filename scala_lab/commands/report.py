@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
+
+from scala_lab.commands.study import print_broken_studies
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,6 @@ def run(options: Report) -> int:
     """Rebuild; exit code 1 if a study could not be analysed."""
     from scala_lab.report.build import PAGE, rebuild_report
 
-    broken = [chapter for chapter in rebuild_report(options.folder) if chapter.failure]
-    for chapter in broken:
-        print(f"scala-lab: study {chapter.name} could not be analysed: {chapter.failure}", file=sys.stderr)
+    broken = print_broken_studies(rebuild_report(options.folder))
     print(f"report: {options.folder / PAGE}")
     return 1 if broken else 0

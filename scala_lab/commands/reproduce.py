@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from scala_lab.commands.sweep import SweepOptions, sweep_studies
+from scala_lab.commands.study import SweepOptions, sweep_studies
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,6 @@ class Reproduce:
 
 def run(options: Reproduce) -> int:
     """Sweep over all studies and report."""
-    from scala_lab.study.discovery import all_studies
+    from scala_lab.study.api import all_studies
 
     return sweep_studies(all_studies(), options.sweep, ["reproduce"])

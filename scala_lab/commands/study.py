@@ -1,14 +1,53 @@
-"""`scala-lab study`: run studies by name, or one of your own by its file."""
+"""`scala-lab study`: run studies by name or by file, and the sweep and report that `scala-lab reproduce` shares."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from scala_lab.commands.sweep import SweepOptions, sweep_studies
+from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
+from scala_lab.study.api import Study, all_studies, find_study, place_in_paper
+from scala_lab.study.profiles import find_profile
+from scala_lab.sweep.cells import Cell
+from scala_lab.sweep.local import LocalPool
+from scala_lab.sweep.slurm import SlurmCluster, SlurmOptions
+from scala_lab.sweep.store import ENDED, Records, RunStore
+
+if TYPE_CHECKING:
+    from scala_lab.report.chapter import Chapter, Manifest
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """How and where the runs of studies are trained."""
+
+    profile: str = "embedded"
+    """Which models, tasks and grids: embedded (no download, no GPU), laptop (a small pretrained encoder on GLUE) or
+    paper (the paper's models and grids, for a cluster)."""
+    out: Path | None = None
+    """Folder of the report; default reports/<profile>. Studies that it holds already stay in it."""
+    store: Path = Path("runs/store")
+    """Where runs and measurements are kept. What is there is not trained again."""
+    data_dir: Path | None = None
+    """laptop and paper: folder in the classic GLUE layout; without it GLUE comes from the hub."""
+    model: str | None = None
+    """An encoder in place of the profile's: a hub name or a folder."""
+    executor: Literal["local", "slurm"] = "local"
+    """local: processes on this machine; slurm: array jobs on a cluster."""
+    processes: int | None = None
+    """Runs at once; default as many as the cores have room for."""
+    dry_run: bool = False
+    """Print what there is to do and what it costs, and do nothing."""
+    retry_failed: bool = False
+    """Try again what failed before; else it stays failed."""
+    slurm: SlurmOptions = field(default_factory=SlurmOptions)
 
 
 @dataclass(frozen=True)
@@ -32,8 +71,6 @@ class RunStudies:
 
 def run(options: RunStudies) -> int:
     """List, plan, or train and report."""
-    from scala_lab.study.discovery import find_study
-
     if options.list_:
         _print_list()
         return 0
@@ -46,10 +83,141 @@ def run(options: RunStudies) -> int:
 def _print_list() -> None:
     from rich.table import Table
 
-    from scala_lab.commands.summary import result_console
-    from scala_lab.study.discovery import all_studies
+    from scala_lab.cli import result_console
 
     table = Table("study", "in the paper", "question")
     for name, study in all_studies().items():
         table.add_row(name, study.source, study.question)
     result_console().print(table)
+
+
+def sweep_studies(studies: Mapping[str, Study], options: SweepOptions, command: Sequence[str]) -> int:
+    """Train what the studies need and the store lacks, and write the report; exit code 1 if a run or a study failed.
+
+    `studies` are given by reference (see `find_study`), `command` without the flags of the sweep.
+    """
+    from scala_lab.report.build import check_report_folder, write_report
+
+    _check_options(studies, options)
+    manifest = _manifest(studies, options, command)
+    profile, store = manifest.load_profile(), RunStore(options.store)
+    cells = {study.name: study.cells(profile) for study in studies.values()}
+    all_cells = [cell for study_cells in cells.values() for cell in study_cells]
+    if options.dry_run:
+        _print_plan(cells, all_cells, store, options.processes)
+        return 0
+    out = options.out or Path("reports") / options.profile
+    present = check_report_folder(out, manifest)
+    if present is not None:
+        others = [reference for reference in present.studies if reference not in studies]
+        manifest = replace(manifest, studies=_in_page_order([*studies, *others]))
+    records = _train(all_cells, store, options)
+    failed = [record["status"] for record in (*records.runs.values(), *records.measurements.values())].count("failed")
+    if present is not None:
+        old = Records.read(out)
+        records = Records({**old.runs, **records.runs}, {**old.measurements, **records.measurements})
+    broken = print_broken_studies(write_report(out, manifest, records))
+    if failed:
+        items = f"{failed} runs or measurements" if failed > 1 else "a run or measurement"
+        print(f"scala-lab: {items} failed; the report says why, --retry-failed tries again", file=sys.stderr)
+    print(f"report: {out / 'index.html'}")
+    return 1 if failed or broken else 0
+
+
+def _check_options(studies: Mapping[str, Study], options: SweepOptions) -> None:
+    """Refuse what would fail only after hours of training."""
+    from scala_lab.models.loading import locate_model
+
+    find_profile(options.profile)
+    names = [study.name for study in studies.values()]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"two of the studies are named {name!r}: their files would be the same")
+    if options.data_dir is not None and not options.data_dir.is_dir():
+        raise UserError(f"data folder {options.data_dir} does not exist")
+    if options.model is not None:
+        locate_model(options.model)
+    if options.processes is not None and options.processes < 1:
+        raise UserError(f"--processes must be at least 1, not {options.processes}")
+
+
+def _manifest(studies: Mapping[str, Study], options: SweepOptions, command: Sequence[str]) -> Manifest:
+    from scala_lab.report.chapter import Manifest
+
+    arguments = ["scala-lab", *command, "--profile", options.profile]
+    for flag, value in (("--out", options.out), ("--data-dir", options.data_dir), ("--model", options.model)):
+        arguments += [flag, str(value)] if value is not None else []
+    return Manifest(
+        profile=options.profile,
+        data_dir=str(options.data_dir) if options.data_dir is not None else None,
+        model=options.model,
+        model_is_folder=options.model is not None and Path(options.model).expanduser().is_dir(),
+        device=RunSpec().resolved().machine.device,
+        studies=_in_page_order(studies),
+        command=shlex.join(arguments),
+    )
+
+
+def _in_page_order(references: Iterable[str]) -> tuple[str, ...]:
+    """Sort studies of the paper first, in its order, then those beyond it, then the user's own."""
+
+    def position(reference: str) -> tuple[bool, tuple[int, int, str, str]]:
+        try:
+            return reference.endswith(".py"), place_in_paper(find_study(reference))
+        except UserError:  # a study of an older report whose file is gone
+            return True, (4, 0, "", reference)
+
+    return tuple(sorted(references, key=position))
+
+
+def _print_plan(
+    cells: Mapping[str, Sequence[Cell]], all_cells: Sequence[Cell], store: RunStore, processes: int | None
+) -> None:
+    """Print runs, steps, forward passes and time of each study and of all, and how much of it is done."""
+    from rich.table import Table
+
+    from scala_lab.cli import result_console
+    from scala_lab.sweep.cost import estimate
+    from scala_lab.sweep.progress import describe_seconds
+
+    table = Table("study")
+    for heading in ("runs", "measurements", "steps", "forward passes", "time here"):
+        table.add_column(heading, justify="right")
+    for name, group in (*cells.items(), ("all, shared runs once", all_cells)):
+        work = estimate(group, store, processes)
+        time = "unknown" if work.seconds is None else describe_seconds(work.seconds)
+        row = (name, f"{work.runs:,}", f"{work.measurements:,}", f"{work.steps:,}", f"{work.forward_passes:,.0f}", time)
+        if group is all_cells:
+            table.add_section()
+        table.add_row(*row, style="bold" if group is all_cells else None)
+    console = result_console()
+    console.print(table)
+    done = sum(len(items) for status, items in store.by_status(all_cells).items() if status in ENDED)
+    console.print(f"{done} of {work.runs + work.measurements} are done in {store.root}.", highlight=False)
+    for note in work.notes:
+        console.print(note[0].upper() + note[1:] + ".", highlight=False)
+
+
+def _train(cells: list[Cell], store: RunStore, options: SweepOptions) -> Records:
+    """Run the sweep, unless a model or a task of a run that is still to be trained cannot be loaded."""
+    from scala_lab.data.sources import load_task
+    from scala_lab.models.loading import load_tokenizer
+    from scala_lab.sweep.engine import run_sweep
+
+    on_slurm = options.executor == "slurm"
+    executor = SlurmCluster(options.slurm, options.processes) if on_slurm else LocalPool(options.processes)
+    items = store.by_status(cells)
+    specs = [item for item in items.get("missing", []) + items.get("running", []) if isinstance(item, RunSpec)]
+    for model in dict.fromkeys(spec.encoder.model for spec in specs):
+        load_tokenizer(model)
+    for data in {spec.data.task: spec.data for spec in specs}.values():
+        load_task(data)
+    return run_sweep(cells, store, executor, progress=True, retry_failed=options.retry_failed)
+
+
+def print_broken_studies(chapters: Sequence[Chapter]) -> bool:
+    """Say on stderr which studies could not be analysed, and return whether there are any."""
+    broken = [chapter for chapter in chapters if chapter.failure]
+    for chapter in broken:
+        print(f"scala-lab: study {chapter.name} could not be analysed: {chapter.failure}", file=sys.stderr)
+    return bool(broken)

@@ -1,4 +1,4 @@
-"""`scala-lab train`: one run."""
+"""`scala-lab train`: train one run and show its result."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scala_lab.commands.flags import parse_flags
+from scala_lab.cli import parse_flags, result_console
+from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
-from scala_lab.launcher import launched_workers
-from scala_lab.spec import RunSpec
+from scala_lab.machine import launched_workers
 
 if TYPE_CHECKING:
-    from scala_lab.training.launch import Places
-    from scala_lab.training.run_folder import RunResult
+    from scala_lab.training.distributed import WorkerLauncher
+    from scala_lab.training.run_dir import RunResult
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,15 @@ class Train:
 
 
 def parse(args: list[str]) -> Train:
-    """Flags over the config file, or over the settings of the run to resume."""
+    """Read flags over the config file, or over the settings of the run to resume."""
     options = parse_flags(Train, args, prog="scala-lab train")
-    stored = _spec_of_run(options.out) if options.resume and options.out is not None else None
-    if options.config is not None:
-        below: RunSpec | None = RunSpec.from_toml(options.config)
-    else:
-        below = stored
-    if below is not None:
-        options = parse_flags(Train, args, prog="scala-lab train", default=Train(spec=below))
+    from scala_lab.training.run_dir import read_run  # imports torch, for which --help should not wait
+
+    present = read_run(options.out) if options.resume and options.out is not None else None
+    stored = None if present is None else present.spec
+    default = stored if options.config is None else RunSpec.from_toml(options.config)
+    if default is not None:
+        options = parse_flags(Train, args, prog="scala-lab train", default=Train(spec=default))
     if stored is not None and stored.recipe.method != options.spec.recipe.method:
         # said here, because the stored settings are full of options that another method does not have
         changed = f"method: {stored.recipe.method} -> {options.spec.recipe.method}"
@@ -63,18 +63,18 @@ def parse(args: list[str]) -> Train:
     return dataclasses.replace(options, spec=options.spec.override(workers=workers))
 
 
-def run(options: Train, places: Places | None = None) -> int:
-    """Train, here or at other places, and show the result; exit code 1 for a run that diverged."""
-    from scala_lab.commands.summary import show_result
-    from scala_lab.models.locate import locate_model
-    from scala_lab.training import train
-    from scala_lab.training.launch import WorkerFailure
+def run(options: Train, launcher: WorkerLauncher | None = None) -> int:
+    """Train, here or where a launcher starts workers, and show the result; exit code 1 for a run that diverged."""
+    from scala_lab.models.loading import locate_model
+    from scala_lab.training.distributed import WorkerFailure
+    from scala_lab.training.run_dir import read_run
+    from scala_lab.training.train import train
 
     if not options.save_every >= 0:  # refuses nan too
         raise UserError(f"--save-every must be at least 0, not {options.save_every:g}")
     locate_model(options.spec.encoder.model)
     out = options.out or Path("runs") / options.spec.resolved().name
-    finished_before = _finished(out)
+    present = read_run(out)
     try:
         result = train(
             options.spec,
@@ -83,25 +83,52 @@ def run(options: Train, places: Places | None = None) -> int:
             progress=True,
             save_every=options.save_every,
             tensorboard=options.tensorboard,
-            places=places,
+            launcher=launcher,
         )
     except WorkerFailure as failure:
         print(f"scala-lab: error: {failure}", file=sys.stderr)
         return 1
     if os.environ.get("RANK", "0") == "0":
-        show_result(result, already_finished=finished_before)
+        show_result(result, already_finished=present is not None and present.ended)
     return 0 if result.status == "finished" else 1
 
 
-def _spec_of_run(out: Path) -> RunSpec | None:
-    from scala_lab.training.run_folder import read_run
+def show_result(result: RunResult, already_finished: bool) -> None:
+    """Print how a run ended, its metrics and its speed, and where its checkpoint is."""
+    from rich.table import Table
 
-    present: RunResult | None = read_run(out)
-    return None if present is None else present.spec
+    from scala_lab.training.progress import describe_metrics
 
-
-def _finished(out: Path) -> bool:
-    from scala_lab.training.run_folder import read_run
-
-    present: RunResult | None = read_run(out)
-    return present is not None and present.ended
+    console, record = result_console(), result.record
+    if already_finished:
+        console.print(f"{result.folder} holds this run already, {result.status}: not trained again", highlight=False)
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_row("run", f"{record['name']}  ({result.status})")
+    if result.status == "diverged":
+        why = record.get("error") or f"the loss is not finite at step {record['steps_done']}"
+        table.add_row("diverged", f"{why} of {record['steps']}")
+    for split, metrics in result.metrics.items():
+        table.add_row(split, describe_metrics({split: metrics}).removeprefix(f"{split} "))
+    if record.get("best"):
+        best = record["best"]
+        table.add_row("best epoch", f"{best['epoch']:g}: {describe_metrics(best['metrics'])}")
+    if record.get("timing"):
+        timing = record["timing"]
+        table.add_row(
+            "training",
+            f"{record['steps_done']} steps of {result.spec.batches.batch_size} in {timing['train_seconds']:.1f} s, "
+            f"{timing['samples_per_second']:,.0f} samples/s, peak rate {record['learning_rate']:.3g}",
+        )
+        total = sum(timing["phases"].values()) or 1.0
+        shares = {name: seconds / total for name, seconds in timing["phases"].items()}
+        table.add_row("time", ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if share >= 0.005))
+    counts = record.get("counts", {})
+    if counts.get("skipped_noise"):
+        table.add_row("left out", f"{counts['skipped_noise']} noise terms that were not finite")
+    if counts.get("skipped_steps"):
+        table.add_row("skipped", f"{counts['skipped_steps']} steps whose gradient overflowed in fp16")
+    for file, count in record["skipped_rows"].items():
+        table.add_row("malformed", f"{count} rows of {file} were passed over")
+    if result.status == "finished":
+        table.add_row("checkpoint", str(result.checkpoint))
+    console.print(table, highlight=False)

@@ -1,4 +1,4 @@
-"""Loss and accuracy along lines and over planes through a checkpoint.
+"""Loss and accuracy along lines and over planes through checkpoints in weight space.
 
 At each point the model is called with other weights, w + x * d1 + y * d2, in place of its own; its own are never
 written, so they are the same bits afterwards whatever happens in between.
@@ -6,26 +6,93 @@ written, so they are the same bits afterwards whatever happens in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+import tyro
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from scala_lab.curvature.directions import Direction
-from scala_lab.curvature.loss import is_regression
+from scala_lab.config import DataSpec
+from scala_lab.curvature.checkpoint import Loaded, ProgressBar, SampleOptions, load_with_samples, short_names
+from scala_lab.curvature.eigensolvers import EigenResult, top_eigenpairs
+from scala_lab.curvature.loss import is_regression, on_device, without_labels
+from scala_lab.curvature.operator import HessianOperator
+from scala_lab.divergence import correct_answers, task_loss
 from scala_lab.errors import UserError
-from scala_lab.methods.task_loss import correct_answers, task_loss
+from scala_lab.optim.build import undecayed_names
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def loss_and_accuracy(model: nn.Module, batches: Iterable[Mapping[str, Any]]) -> tuple[float, float]:
-    """Mean loss and accuracy of the checkpoint itself; see `slice_1d`."""
-    return _Surface(model, batches, []).at()
+@dataclass(frozen=True)
+class Direction:
+    """A vector over some of a model's parameters, with an axis label; position t means weights w + t * parts."""
+
+    label: str
+    parts: Mapping[str, Tensor]
+
+    @property
+    def norm(self) -> float:
+        """Euclidean length: how far the weights move from position 0 to 1."""
+        return float(torch.stack([part.double().norm() for part in self.parts.values()]).norm())
+
+
+def eigenvector_directions(result: EigenResult, gradient: Tensor | None = None) -> list[Direction]:
+    """Return one direction of unit length per eigenvector; the second derivative along it is the eigenvalue.
+
+    The sign of an eigenvector is arbitrary; with the gradient of the loss, as a touched vector, each one points to
+    where the loss rises, which makes several models comparable.
+    """
+    parameters, directions = result.space.parameters, []
+    for number, touched in enumerate(result.touched_eigenvectors, start=1):
+        downhill = gradient is not None and float(touched @ gradient) < 0
+        full = result.space.full(-touched if downhill else touched)
+        flat = zip(parameters.items(), full.split([value.numel() for value in parameters.values()]), strict=True)
+        parts = {name: part.view_as(value) for (name, value), part in flat}
+        directions.append(Direction(f"distance along eigenvector {number} (units of weight)", parts))
+    return directions
+
+
+def filter_normalised(model: nn.Module, seed: int = 0) -> Direction:
+    """Draw a random direction whose rows are as long as the weights' rows (Li et al., 2018).
+
+    Each row d of a trainable matrix, a neuron's incoming weights or a token's embedding w, is drawn from a normal
+    distribution and rescaled to ||d|| = ||w||, so that models whose weights differ in scale can be compared. Biases and
+    normalisation weights do not move.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    still = undecayed_names(model)
+    parts = {}
+    for name, weight in model.named_parameters():
+        if name in still or not weight.requires_grad:
+            continue
+        drawn = torch.randn(weight.shape, generator=rng, dtype=torch.float32).to(weight.device, weight.dtype)
+        rows, targets = drawn.flatten(1), weight.detach().flatten(1)
+        scale = targets.norm(dim=1, keepdim=True) / rows.norm(dim=1, keepdim=True)
+        parts[name] = (rows * scale).view_as(weight)
+    if not parts:
+        raise UserError("a filter-normalised direction needs at least one trainable weight matrix")
+    return Direction(f"random direction {seed} (in weight norms, row by row)", parts)
+
+
+def line_between(start: nn.Module, end: nn.Module) -> Direction:
+    """Return the direction from one checkpoint, at 0, to another of the same architecture, at 1."""
+    weights, others = dict(start.named_parameters()), dict(end.named_parameters())
+    odd = sorted(set(weights) ^ set(others))
+    if odd:
+        raise UserError(f"a line needs two models of one architecture: only one of them has {odd[0]}")
+    for name, weight in weights.items():
+        if weight.shape != others[name].shape:
+            shapes = f"{tuple(weight.shape)} and {tuple(others[name].shape)}"
+            raise UserError(f"a line needs two models of one architecture: {name} has shapes {shapes}")
+    parts = {name: others[name].detach().to(weight) - weight.detach() for name, weight in weights.items()}
+    return Direction("position between the checkpoints (0 = first, 1 = second)", parts)
 
 
 def slice_1d(
@@ -37,7 +104,7 @@ def slice_1d(
     *,
     on_point: Callable[[], None] | None = None,
 ) -> pd.DataFrame:
-    """Mean loss and accuracy at evenly spaced positions along a line.
+    """Compute mean loss and accuracy at evenly spaced positions along a line.
 
     Args:
         model: The checkpoint, at position 0; every pass runs in eval mode.
@@ -50,15 +117,7 @@ def slice_1d(
     Returns:
         Columns position, loss (nats, or squared error for regression), accuracy (0 to 1; nan for regression).
     """
-    import pandas as pd
-
-    surface = _Surface(model, batches, [direction])
-    rows = []
-    for position in _positions(steps, span):
-        rows.append((position, *surface.at(position)))
-        if on_point is not None:
-            on_point()
-    return pd.DataFrame(rows, columns=["position", "loss", "accuracy"])
+    return _slice(model, batches, {"position": direction}, [(x,) for x in _positions(steps, span)], on_point)
 
 
 def slice_2d(
@@ -71,30 +130,16 @@ def slice_2d(
     y_span: tuple[float, float] | None = None,
     on_point: Callable[[], None] | None = None,
 ) -> pd.DataFrame:
-    """Mean loss and accuracy on a square grid of steps * steps points; see `slice_1d`.
+    """Compute mean loss and accuracy on a grid of steps * steps points; see `slice_1d`.
 
-    Args:
-        model: The checkpoint, at (0, 0).
-        batches: As for `slice_1d`.
-        directions: Of x and of y. They are used as they are: not made orthogonal or of one length.
-        steps: Points along each side.
-        span: First and last x.
-        y_span: First and last y; default that of x.
-        on_point: Called after every point.
+    The directions of x and y are used as they are: not made orthogonal or of one length. `y_span` is that of x by
+    default.
 
     Returns:
         Columns x, y, loss, accuracy; x runs fastest.
     """
-    import pandas as pd
-
-    surface = _Surface(model, batches, directions)
-    rows = []
-    for y in _positions(steps, y_span or span):
-        for x in _positions(steps, span):
-            rows.append((x, y, *surface.at(x, y)))
-            if on_point is not None:
-                on_point()
-    return pd.DataFrame(rows, columns=["x", "y", "loss", "accuracy"])
+    points = [(x, y) for y in _positions(steps, y_span or span) for x in _positions(steps, span)]
+    return _slice(model, batches, dict(zip("xy", directions, strict=True)), points, on_point)
 
 
 def _positions(steps: int, span: tuple[float, float]) -> list[float]:
@@ -103,8 +148,26 @@ def _positions(steps: int, span: tuple[float, float]) -> list[float]:
     return [float(position) for position in np.linspace(*span, steps)]
 
 
+def _slice(
+    model: nn.Module,
+    batches: Iterable[Mapping[str, Any]],
+    axes: Mapping[str, Direction],
+    points: Sequence[tuple[float, ...]],
+    on_point: Callable[[], None] | None,
+) -> pd.DataFrame:
+    import pandas as pd
+
+    surface = _Surface(model, batches, list(axes.values()))
+    rows = []
+    for point in points:
+        rows.append((*point, *surface.at(*point)))
+        if on_point is not None:
+            on_point()
+    return pd.DataFrame(rows, columns=[*axes, "loss", "accuracy"])
+
+
 class _Surface:
-    """Loss and accuracy as a function of the position."""
+    """Mean loss and accuracy as a function of the position."""
 
     def __init__(self, model: nn.Module, batches: Iterable[Mapping[str, Any]], directions: Sequence[Direction]) -> None:
         self.model, self.directions = model, directions
@@ -113,35 +176,161 @@ class _Surface:
             for name, part in direction.parts.items():
                 if name not in self.weights or part.shape != self.weights[name].shape:
                     raise UserError(f"the direction is not one of this model: {name} is not there or of another shape")
-        device = next(iter(self.weights.values())).device
-        self.batches = [{name: torch.as_tensor(value).to(device) for name, value in batch.items()} for batch in batches]
+        self.batches = on_device(batches, next(iter(self.weights.values())).device)
         self.samples = sum(len(batch["labels"]) for batch in self.batches if "labels" in batch)
         if self.samples == 0 or any("labels" not in batch for batch in self.batches):
             raise UserError("a slice needs at least one sample, and labels in every batch")
         self.regression = is_regression(model, [batch["labels"] for batch in self.batches])
 
     def at(self, *position: float) -> tuple[float, float]:
-        """Mean loss and accuracy there."""
-        weights = self._moved(position)
+        """Return mean loss and accuracy there; at 0 the weights are the model's own."""
+        weights = dict(self.weights)
+        for direction, distance in zip(self.directions, position, strict=True):
+            if distance != 0:
+                for name, part in direction.parts.items():
+                    weights[name] = weights[name] + distance * part.to(weights[name])
         loss, correct = 0.0, 0
         training = self.model.training
         self.model.eval()
         try:
             with torch.inference_mode():
                 for batch in self.batches:
-                    inputs = {name: value for name, value in batch.items() if name != "labels"}
-                    logits = functional_call(self.model, weights, args=(), kwargs=inputs).logits
+                    logits = functional_call(self.model, weights, args=(), kwargs=without_labels(batch)).logits
                     loss += float(task_loss(logits, batch["labels"], self.regression).double().sum())
                     correct += int(correct_answers(logits, batch["labels"], self.regression))
         finally:
             self.model.train(training)
         return loss / self.samples, float("nan") if self.regression else correct / self.samples
 
-    def _moved(self, position: Sequence[float]) -> dict[str, Tensor]:
-        """Weights at the position; at 0 the model's own."""
-        moved = dict(self.weights)
-        for direction, distance in zip(self.directions, position, strict=True):
-            if distance != 0:
-                for name, part in direction.parts.items():
-                    moved[name] = moved[name] + distance * part.to(moved[name])
-        return moved
+
+@dataclass(frozen=True)
+class LandscapeOptions:
+    """Which checkpoints to explore in which directions."""
+
+    checkpoints: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """Run folders, or folders that hold config.json and model.safetensors."""
+    data: DataSpec = field(default_factory=DataSpec)
+    over: SampleOptions = field(default_factory=SampleOptions)
+    directions: Literal["eigenvectors", "random", "between"] = "eigenvectors"
+    """eigenvectors: each model's two sharpest directions, of unit length and uphill; random: two random ones,
+    filter-normalised (each row as long as the weights' row); between: from the first checkpoint to each of the others,
+    and for the plane a random one across."""
+    line_points: int = 41
+    """Points along each line; 0 for no lines."""
+    plane_points: int = 21
+    """Points along each side of a plane; 0 for no planes."""
+    span: tuple[float, float] | None = None
+    """First and last position, the checkpoint being at 0; default -1 1, or -0.5 1.5 between checkpoints at 0 and 1."""
+    tol: float = 1e-3
+    """Eigenvectors: largest residual of a converged pair."""
+    max_products: int = 300
+    """Eigenvectors: stop the solver after this many Hessian-vector products."""
+
+    @property
+    def x_span(self) -> tuple[float, float]:
+        """First and last position along a line."""
+        return self.span or ((-0.5, 1.5) if self.directions == "between" else (-1.0, 1.0))
+
+    @property
+    def y_span(self) -> tuple[float, float]:
+        """First and last position across: as far as along, but around 0 where x runs from one model to another."""
+        low, high = self.x_span
+        return ((low - high) / 2, (high - low) / 2) if self.directions == "between" else (low, high)
+
+
+@dataclass(frozen=True)
+class View:
+    """Loss and accuracy around one checkpoint, or between two: slices, with the labels of x and y and the loss's unit.
+
+    The record has the checkpoints, their loss and accuracy, and the evidence for the directions, ready for JSON.
+    """
+
+    name: str
+    record: dict[str, Any]
+    directions: tuple[str, str]
+    lines: list[pd.DataFrame]
+    plane: pd.DataFrame | None
+    unit: str
+
+
+def explore(options: LandscapeOptions, device: torch.device, bar: ProgressBar) -> list[View]:
+    """Return one view per checkpoint, or per checkpoint after the first for the lines between them."""
+    views = _between(options, device) if options.directions == "between" else _around(options, device, bar)
+    return [_view(options, *view, bar) for view in views]
+
+
+_Start = tuple[str, Loaded, tuple[Direction, Direction], dict[str, Any]]
+"""The name of a view, the model at its origin, its directions, and its record before slicing."""
+
+
+def _around(options: LandscapeOptions, device: torch.device, bar: ProgressBar) -> Iterator[_Start]:
+    """Each checkpoint with directions of its own."""
+    over = options.over
+    for checkpoint, name in short_names(options.checkpoints).items():
+        loaded = load_with_samples(Path(checkpoint), options.data, over, device)
+        model, batches = loaded.model, loaded.sets[0]
+        record: dict[str, Any] = {"checkpoint": checkpoint, **_at_origin(loaded, checkpoint)}
+        if options.directions == "random":
+            first, second = (filter_normalised(model, seed) for seed in (2 * over.seed, 2 * over.seed + 1))
+        else:
+            bar.start(name, "products")
+            op = HessianOperator(model, batches, budget=over.budget, on_product=bar.advance)
+            top = top_eigenpairs(op, 2, options.tol, max_products=options.max_products, seed=over.seed)
+            first, second = eigenvector_directions(top, op.gradient())
+            record |= top.record()
+        yield name, loaded, (first, second), record
+
+
+def _between(options: LandscapeOptions, device: torch.device) -> Iterator[_Start]:
+    """The first checkpoint, each time with the direction to another one."""
+    names = short_names(options.checkpoints)
+    start, *ends = names
+    loaded = load_with_samples(Path(start), options.data, options.over, device)
+    at_start = _at_origin(loaded, start)
+    across = filter_normalised(loaded.model, 2 * options.over.seed)
+    for end in ends:
+        other = load_with_samples(Path(end), options.data, options.over, device)
+        at_end = {f"other_{name}": value for name, value in _at_origin(other, end).items()}
+        along = line_between(loaded.model, other.model)
+        record = {"checkpoint": start, "other": end, "distance": along.norm, **at_start, **at_end}
+        yield f"{names[start]} to {names[end]}", loaded, (along, across), record
+
+
+def _at_origin(loaded: Loaded, checkpoint: str) -> dict[str, float | None]:
+    """Loss and accuracy of the checkpoint itself; the accuracy of a regression is None."""
+    loss, accuracy = _Surface(loaded.model, loaded.sets[0], []).at()
+    if not np.isfinite(loss):
+        raise UserError(f"{checkpoint}: the mean loss over these rows is {loss}, so there is no landscape")
+    return {"loss": loss, "accuracy": None if np.isnan(accuracy) else accuracy}
+
+
+def _view(
+    options: LandscapeOptions,
+    name: str,
+    loaded: Loaded,
+    directions: tuple[Direction, Direction],
+    record: dict[str, Any],
+    bar: ProgressBar,
+) -> View:
+    between, model, batches = options.directions == "between", loaded.model, loaded.sets[0]
+    with_lines = directions[: 1 if between else 2] if options.line_points else ()
+    bar.start(name, "points", total=len(with_lines) * options.line_points + options.plane_points**2)
+    lines = [
+        slice_1d(model, batches, direction, options.line_points, options.x_span, on_point=bar.advance)
+        for direction in with_lines
+    ]
+    plane, spans = None, {"span": options.x_span, "y_span": options.y_span}
+    if options.plane_points:
+        plane = slice_2d(model, batches, directions, options.plane_points, **spans, on_point=bar.advance)
+    if between and lines:
+        record = {**record, "barrier": barrier(lines[0], record["loss"], record["other_loss"])}
+    x, y = directions
+    return View(name, record, (x.label, y.label), lines, plane, loaded.unit)
+
+
+def barrier(line: pd.DataFrame, start: float, end: float) -> float:
+    """Return how far the loss from 0 to 1 rises above the straight line between its ends: 0 where it never does."""
+    inside = line[(line["position"] >= 0) & (line["position"] <= 1)]
+    straight = (1 - inside["position"]) * start + inside["position"] * end
+    rise = (inside["loss"] - straight).max(skipna=False) if len(inside) else 0.0
+    return float(np.maximum(rise, 0.0))

@@ -1,8 +1,11 @@
-"""The per-sample loss of a batch as a twice differentiable function of the leaves that a Hessian is taken over."""
+"""The per-sample loss of a batch as a twice differentiable function of flat vectors over chosen parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import copy
+import fnmatch
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,11 +15,111 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from scala_lab.curvature.quick_layers import QuickLayers
-from scala_lab.curvature.space import ParameterSpace
-from scala_lab.methods.task_loss import task_loss
+from scala_lab.curvature.autograd import QuickLayers
+from scala_lab.divergence import task_loss
+from scala_lab.errors import UserError
 from scala_lab.models.encoder import find_word_embeddings, replaced_embeddings, without_cache
-from scala_lab.models.narrowing import Narrowing, narrowed
+from scala_lab.models.fast_layers import Narrowing, narrowed
+
+
+class ParameterSpace:
+    """Flat vectors over a model's trainable parameters, in the order of `named_parameters`.
+
+    The Hessian is exactly zero on rows of the word-embedding table that no sample uses. Solvers therefore work on
+    "touched" vectors, in which the table is replaced by its used rows; `full` and `touched` convert between the two.
+
+    Args:
+        model: The model; parameters with `requires_grad` off are left out.
+        patterns: Shell patterns of parameter names; None for all.
+        table_name: Name of the word-embedding table, if it is looked up by token ids alone.
+        used_ids: Sorted ids of the tokens that occur.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        patterns: Sequence[str] | None = None,
+        table_name: str | None = None,
+        used_ids: Tensor | None = None,
+    ) -> None:
+        trainable = {name: value for name, value in model.named_parameters() if value.requires_grad}
+        chosen = {
+            name: value
+            for name, value in trainable.items()
+            if patterns is None or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+        }
+        if not chosen:
+            some = ", ".join(list(trainable)[:3])
+            raise UserError(f"no trainable parameter matches {', '.join(patterns or ())}: the model has {some}, ...")
+        self.used_ids = used_ids
+        self._set_parameters(chosen, table_name)
+
+    def part(self, names: Sequence[str]) -> ParameterSpace:
+        """Return the space over some of these parameters, in their order here."""
+        part = copy.copy(self)
+        part._set_parameters(
+            {name: self.parameters[name] for name in self.parameters if name in names}, self.table_name
+        )
+        return part
+
+    def _set_parameters(self, parameters: dict[str, nn.Parameter], table_name: str | None) -> None:
+        self.parameters = parameters
+        self.table_name = table_name if table_name in parameters else None
+        self.size = sum(value.numel() for value in parameters.values())
+        self.shapes = {name: tuple(value.shape) for name, value in parameters.items()}
+        if self.table_name is not None and self.used_ids is not None:
+            self.shapes[self.table_name] = (len(self.used_ids), *self.shapes[self.table_name][1:])
+        self.touched_size = sum(map(math.prod, self.shapes.values()))
+
+    @property
+    def compact(self) -> bool:
+        """Whether touched vectors are shorter than full ones."""
+        return self.table_name is not None and self.used_ids is not None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the parameters."""
+        return next(iter(self.parameters.values())).dtype
+
+    def pieces(self, touched: Tensor) -> list[Tensor]:
+        """Return a touched vector as views shaped like the parameters."""
+        parts = touched.split([math.prod(shape) for shape in self.shapes.values()])
+        return [part.view(shape) for part, shape in zip(parts, self.shapes.values(), strict=True)]
+
+    def touched(self, full: Tensor) -> Tensor:
+        """Return the touched part of a full vector."""
+        if not self.compact:
+            return full
+        parts = dict(
+            zip(self.parameters, full.split([value.numel() for value in self.parameters.values()]), strict=True)
+        )
+        table = self.table_name or ""
+        parts[table] = parts[table].view_as(self.parameters[table])[self.used_ids].flatten()
+        return torch.cat(list(parts.values()))
+
+    def full(self, touched: Tensor) -> Tensor:
+        """Return a touched vector, or several as rows, in full length, 0 on rows of the table that are not touched."""
+        if not self.compact:
+            return touched
+        result = touched.new_zeros(*touched.shape[:-1], self.size)
+        targets = result.split([value.numel() for value in self.parameters.values()], dim=-1)
+        sources = touched.split([math.prod(shape) for shape in self.shapes.values()], dim=-1)
+        for (name, value), target, source in zip(self.parameters.items(), targets, sources, strict=True):
+            if name == self.table_name:
+                target.unflatten(-1, value.shape)[..., self.used_ids, :] = source.unflatten(-1, self.shapes[name])
+            else:
+                target.copy_(source)
+        return result
+
+
+def on_device(batches: Iterable[Mapping[str, Any]], device: torch.device) -> list[dict[str, Tensor]]:
+    """Return batches as tensors on a device."""
+    return [{name: torch.as_tensor(value).to(device) for name, value in batch.items()} for batch in batches]
+
+
+def without_labels(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the inputs of a batch."""
+    return {name: value for name, value in batch.items() if name != "labels"}
 
 
 @dataclass(frozen=True)
@@ -25,7 +128,7 @@ class Shortcuts:
 
     Attributes:
         cut_padding: Batches are cut into shards with little padding.
-        used_rows: Of the table of word embeddings only the rows that occur are differentiated by.
+        used_rows: Of the word-embedding table only the rows that occur are differentiated by.
         fast_layers: Linear layers, GELU and LayerNorm run by our own derivative rules.
         narrowing: What the last layer computes for the first token alone.
         side_by_side: Shards run at once on the cores.
@@ -39,7 +142,7 @@ class Shortcuts:
 
 
 def word_table(model: nn.Module) -> str | None:
-    """Name of the table of word embeddings, if it is a plain one."""
+    """Return the name of the word-embedding table, if it is a plain one."""
     table = find_word_embeddings(model)
     if type(table) is not nn.Embedding or table.max_norm is not None:
         return None
@@ -47,14 +150,10 @@ def word_table(model: nn.Module) -> str | None:
 
 
 class BatchLoss:
-    """Cross-entropy or squared error per sample, in eval mode, with attention that has a second derivative.
+    """Cross-entropy or squared error per sample, in eval mode, with the shortcuts of an operator.
 
-    The fused attention kernels have no second derivative; torch's plain one does, so stock checkpoints work
-    without being loaded in a special way.
-
-    Attributes:
-        leaves: What to differentiate by, in the order of the space: the parameters themselves, and a
-            copy of the used rows in place of the word-embedding table.
+    `leaves` is what to differentiate by, in the order of the space: the parameters themselves, and a copy of the used
+    rows in place of the word-embedding table.
     """
 
     def __init__(
@@ -63,38 +162,56 @@ class BatchLoss:
         space: ParameterSpace,
         labels: Sequence[Tensor],
         shortcuts: Shortcuts,
-        pad_token: int | None = None,
+        pad_token: int | None,
     ) -> None:
         self.model, self.space, self.shortcuts, self.pad_token = model, space, shortcuts, pad_token
         self.regression = is_regression(model, labels)
         self._rows = None
         self.leaves: list[Tensor] = list(space.parameters.values())
         if space.compact:
-            place = list(space.parameters).index(space.table_name or "")
-            self._rows = self.leaves[place].detach()[space.used_ids].requires_grad_()
-            self._padding = _padding_place(model, space)
-            self.leaves[place] = self._rows
+            index = list(space.parameters).index(space.table_name or "")
+            self._rows = self.leaves[index].detach()[space.used_ids].requires_grad_()
+            self._padding_index = _padding_index(model, space)
+            self.leaves[index] = self._rows
 
     def __call__(self, inputs: Mapping[str, Tensor], labels: Tensor) -> Tensor:
-        """One loss per sample."""
-        return task_loss(self.logits(inputs), labels, self.regression)
-
-    def logits(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Outputs per sample."""
-        with ExitStack() as ways:
-            ways.enter_context(narrowed(self.model, self.shortcuts.narrowing))
+        """Return one loss per sample."""
+        with ExitStack() as stack:
+            stack.enter_context(narrowed(self.model, self.shortcuts.narrowing))
             if self._rows is not None and "input_ids" in inputs:
-                places = self.space.place_of(inputs["input_ids"])
-                embeddings = functional.embedding(places, self._rows, padding_idx=self._padding)
+                assert self.space.used_ids is not None
+                rows = torch.searchsorted(self.space.used_ids, inputs["input_ids"])
+                embeddings = functional.embedding(rows, self._rows, padding_idx=self._padding_index)
                 table: Any = self.model.get_input_embeddings()  # type: ignore[operator]
-                ways.enter_context(replaced_embeddings(table, inputs["input_ids"], embeddings))
+                stack.enter_context(replaced_embeddings(table, inputs["input_ids"], embeddings))
             if self.shortcuts.fast_layers:
-                ways.enter_context(QuickLayers(self.leaves))
-            return stock_logits(self.model, inputs, self.pad_token)
+                stack.enter_context(QuickLayers(self.leaves))
+            logits = stock_logits(self.model, inputs, self.pad_token)
+        return task_loss(logits, labels, self.regression)
+
+
+def _padding_index(model: nn.Module, space: ParameterSpace) -> int | None:
+    """Index of the padding row among the used rows, if it is one of them and the table keeps its gradient at 0."""
+    padding = model.get_input_embeddings().padding_idx  # type: ignore[operator]
+    if padding is None or space.used_ids is None or not bool((space.used_ids == padding).any()):
+        return None
+    return int((space.used_ids < padding).sum())
+
+
+def is_regression(model: nn.Module, labels: Sequence[Tensor]) -> bool:
+    """Return whether the loss is a squared error: by the model's config, else by its outputs and the labels."""
+    config: Any = getattr(model, "config", None)
+    if getattr(config, "problem_type", None) is not None:
+        return config.problem_type == "regression"
+    return getattr(config, "num_labels", 2) == 1 or any(part.is_floating_point() for part in labels)
 
 
 def stock_logits(model: nn.Module, inputs: Mapping[str, Tensor], pad_token: int | None = None) -> Tensor:
-    """Outputs per sample by the model's own forward pass, in eval mode and twice differentiable."""
+    """Return the logits of the model's own forward pass, in eval mode and twice differentiable.
+
+    The fused attention kernels have no second derivative; torch's plain one does, so stock checkpoints work without
+    being loaded in a special way.
+    """
     training = model.training
     model.eval()
     try:
@@ -107,19 +224,19 @@ def stock_logits(model: nn.Module, inputs: Mapping[str, Tensor], pad_token: int 
 def stock_product(
     model: nn.Module, inputs: Mapping[str, Tensor], labels: Tensor, vector: Tensor, pad_token: int | None = None
 ) -> Tensor:
-    """The Hessian of a batch's mean loss times a vector over all parameters, by differentiating the stock gradient."""
+    """Multiply the Hessian of a batch's mean loss by a vector over all parameters, by differentiating the gradient."""
     weights = list(model.parameters())
     pieces = [piece.view_as(w) for piece, w in zip(vector.split([w.numel() for w in weights]), weights, strict=True)]
     loss = task_loss(stock_logits(model, inputs, pad_token), labels, is_regression(model, [labels])).mean()
-    slopes = torch.autograd.grad(loss, weights, create_graph=True, allow_unused=True)
-    along = [(slope * piece).sum() for slope, piece in zip(slopes, pieces, strict=True) if slope is not None]
-    bends = torch.autograd.grad(torch.stack(along).sum(), weights, allow_unused=True)
-    parts = [torch.zeros_like(w) if bend is None else bend for w, bend in zip(weights, bends, strict=True)]
+    grads = torch.autograd.grad(loss, weights, create_graph=True, allow_unused=True)
+    products = [(grad * piece).sum() for grad, piece in zip(grads, pieces, strict=True) if grad is not None]
+    columns = torch.autograd.grad(torch.stack(products).sum(), weights, allow_unused=True)
+    parts = [torch.zeros_like(w) if column is None else column for w, column in zip(weights, columns, strict=True)]
     return torch.cat([part.flatten() for part in parts])
 
 
 def missing_pad_token(model: nn.Module, batches: Sequence[Mapping[str, Tensor]]) -> int | None:
-    """An id for padding where a model needs one and has none: one that no token of the batches has; else None.
+    """Return a pad token for a model that needs one and has none: an id that no token of the batches has; else None.
 
     Heads of decoders find the last token of a row by their config's pad token, and refuse batches without one.
     """
@@ -148,19 +265,3 @@ def _padded_with(model: nn.Module, pad_token: int | None) -> Iterator[None]:
         yield
     finally:
         config.pad_token_id = before
-
-
-def is_regression(model: nn.Module, labels: Sequence[Tensor]) -> bool:
-    """Whether the loss is a squared error: by the model's config, else by its outputs and the labels."""
-    config: Any = getattr(model, "config", None)
-    if getattr(config, "problem_type", None) is not None:
-        return config.problem_type == "regression"
-    return getattr(config, "num_labels", 2) == 1 or any(part.is_floating_point() for part in labels)
-
-
-def _padding_place(model: nn.Module, space: ParameterSpace) -> int | None:
-    """Where the padding row went, if the table keeps its gradient at 0 and it is among the used rows."""
-    padding = model.get_input_embeddings().padding_idx  # type: ignore[operator]
-    if padding is None or space.used_ids is None or not bool((space.used_ids == padding).any()):
-        return None
-    return int((space.used_ids < padding).sum())

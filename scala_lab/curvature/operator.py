@@ -1,12 +1,12 @@
-"""The Hessian of the mean task loss over a fixed set of samples, as something that multiplies vectors.
+"""The Hessian of the mean task loss over a fixed set of samples, as an operator that multiplies vectors.
 
     H = (1/N) * sum over samples of the second derivative of the UNregularised loss, model in eval mode.
 
 Products are exact over any number of batches: each batch contributes the sum over its samples, divided by the
-total N, so a short last batch weighs what it should. Batches are cut into shards with little padding, where the model
-allows it. Two ways to multiply: where memory allows, the graph of a shard's gradient is kept and a product is one
-backward pass through it; the other shards are streamed, gradient graph and product anew each time, so that memory does
-not grow with the number of samples.
+total N, so a short last batch has its correct weight. Batches are cut into shards with little padding, where the model
+allows it. Where memory allows, the graph of a shard's gradient is retained and a product is one backward pass through
+it; the other shards are streamed, with a new gradient graph for each product, so that memory does not grow with the
+number of samples.
 """
 
 from __future__ import annotations
@@ -24,38 +24,37 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from scala_lab.batches import deal
-from scala_lab.curvature.lanes import Lanes, lane_count
-from scala_lab.curvature.linear import added_to
+from scala_lab.curvature.autograd import added_to
 from scala_lab.curvature.loss import (
     BatchLoss,
+    ParameterSpace,
     Shortcuts,
     missing_pad_token,
+    on_device,
     stock_logits,
     stock_product,
+    without_labels,
     word_table,
 )
-from scala_lab.curvature.memory import graph_bytes
-from scala_lab.curvature.shards import SHARD_TOKENS, cut_batch, probe
-from scala_lab.curvature.space import ParameterSpace
+from scala_lab.curvature.shards import MAX_SHARD_TOKENS, Lanes, cut_batch, graph_bytes, lane_count, probe
 from scala_lab.errors import UserError
 from scala_lab.models.admission import TOLERANCE, Float64Islands, first_line, random_twin
-from scala_lab.models.narrowing import prove_narrowing
+from scala_lab.models.fast_layers import prove_narrowing
 
 DEFAULT_BUDGET = 2 << 30
-"""Bytes to keep for speed: enough for some hundred samples of a small encoder, little on any machine."""
-
-RETAINED_SAMPLES = 1024
-"""About the most samples of a worker whose graphs are kept: beyond them memory does not grow, whatever the budget."""
+"""Bytes of retained graphs: enough for some hundred samples of a small encoder, little on any machine."""
+MAX_RETAINED_SAMPLES = 1024
+"""Approximate maximum of samples per worker whose graphs are retained, whatever the budget."""
 SOLVER_VECTORS = 32
-"""Vectors of a solver that the budget sets room aside for. They grow with the vocabulary of the samples: if graphs took
+"""Vectors of a solver that the budget reserves memory for. They grow with the vocabulary of the samples: if graphs took
 the whole budget, memory would grow with the number of samples after all."""
 
 
 @dataclass
 class _Shard:
-    """Some samples, and the graph of their gradient if that is kept.
+    """Some samples, and the graph of their gradient if that is retained.
 
-    Of a kept graph only the ends are held, not the gradient's values, which are as large as the model.
+    Of a graph only the outputs' edges are stored, not the gradient's values, which are as large as the model.
     """
 
     inputs: dict[str, Tensor]
@@ -69,11 +68,11 @@ class _Shard:
 
 
 def _shard(batch: Mapping[str, Tensor]) -> _Shard:
-    return _Shard({name: value for name, value in batch.items() if name != "labels"}, batch["labels"])
+    return _Shard(without_labels(batch), batch["labels"])
 
 
-def _ends(gradients: Sequence[Tensor | None]) -> list[GradientEdge | None]:
-    """Where a product enters the graph of each gradient; None where there is no second derivative."""
+def _edges(gradients: Sequence[Tensor | None]) -> list[GradientEdge | None]:
+    """Return the edge at which a product enters the graph of each gradient; None without a second derivative."""
     return [None if part is None or part.grad_fn is None else get_gradient_edge(part) for part in gradients]
 
 
@@ -83,25 +82,20 @@ class HessianOperator:
     Args:
         model: A transformers model for sequence classification, or any module that takes the batches' entries
             and returns an object with `logits`. H is that of the stock model on the batches as they are. Every pass
-            runs in eval mode and computes attention by the kernel that has a second derivative; the model itself is
-            left as it was.
+            runs in eval mode and computes attention by the kernel that has a second derivative; the model itself
+            does not change.
         batches: Dicts as the model takes them, `labels` included; of any size, also unequal.
         parameters: Shell patterns of parameter names that restrict H to a block; default all that are trainable.
-        budget: Bytes to keep for speed, of which a solver's vectors come first and retained graphs (of at most some
-            1,024 samples) take the rest; 0 streams every batch.
+        budget: Bytes for a solver's vectors first and retained graphs (of at most some 1,024 samples) with what is
+            left; 0 streams every batch.
         group: Process group; each worker brings its own batches, a product is summed by one all-reduce.
         on_product: Called after every product, for progress bars.
-        shortcuts: What need not be computed as the stock model does; default whatever `proved_shortcuts` shows to
-            change nothing.
+        shortcuts: What need not be computed as the stock model does; default the result of `proved_shortcuts`.
 
     Attributes:
         samples: N, over all workers.
         products: Products so far.
-        space: Goes between full vectors and the touched ones that solvers use.
-
-    Example:
-        >>> op = HessianOperator(model, batches)  # doctest: +SKIP
-        >>> hv = op @ v  # doctest: +SKIP
+        space: Converts between full vectors and the touched ones that solvers use.
     """
 
     def __init__(
@@ -119,10 +113,15 @@ class HessianOperator:
         self.device = next(model.parameters()).device
         self.products = 0
         self._forward_lock = threading.Lock()
-        whole = [self._tensors(batch) for batch in batches]
+        whole = on_device(batches, self.device)
+        if not all("labels" in batch for batch in whole):
+            raise UserError("every batch needs labels: the Hessian is that of the task's loss")
         pad_token = missing_pad_token(model, whole)
         if pad_token is not None:
-            whole = [_padded(batch, pad_token) for batch in whole]
+            whole = [
+                {**batch, "input_ids": batch["input_ids"].masked_fill(~batch["attention_mask"].bool(), pad_token)}
+                for batch in whole
+            ]
         self._shards = [_shard(batch) for batch in whole]
         self.samples = round(self._sum(float(sum(len(shard.labels) for shard in self._shards))))
         if self.samples == 0:
@@ -130,15 +129,13 @@ class HessianOperator:
         if shortcuts is None:
             shortcuts = proved_shortcuts(model, probe(whole), pad_token) if whole else Shortcuts(used_rows=True)
         table = word_table(model) if self._sum(float(not shortcuts.used_rows)) == 0 else None  # alike on all workers
-        used_ids = self._used_ids(table) if table is not None else None
-        self.space = ParameterSpace(model, parameters, table, used_ids)
+        self.space = ParameterSpace(model, parameters, table, self._used_ids() if table is not None else None)
         self._loss = BatchLoss(model, self.space, [shard.labels for shard in self._shards], shortcuts, pad_token)
         if shortcuts.cut_padding:
-            most = SHARD_TOKENS if self.device.type == "cpu" else None
-            self._shards = [_shard(part) for batch in whole for part in cut_batch(batch, shard_tokens=most)]
+            max_tokens = MAX_SHARD_TOKENS if self.device.type == "cpu" else None
+            self._shards = [_shard(part) for batch in whole for part in cut_batch(batch, shard_tokens=max_tokens)]
         self._lanes = Lanes(lane_count(len(self._shards), self.device) if shortcuts.side_by_side else 1)
-        self._kept_gradient: Tensor | None = None
-        """Sum over the shards whose graph is kept."""
+        self._retained_gradient: Tensor | None = None  # sum over the shards whose graph is retained
         self._retain(budget)
 
     @property
@@ -152,19 +149,19 @@ class HessianOperator:
         return self.space.dtype
 
     def __matmul__(self, vector: Tensor) -> Tensor:
-        """H v for a full vector over the chosen parameters."""
+        """Return H v for a full vector over the chosen parameters."""
         if vector.shape != (self.space.size,):
             raise ValueError(f"the operator takes vectors of length {self.space.size}, not shape {tuple(vector.shape)}")
         return self.space.full(self.multiply(self.space.touched(vector.to(self.device, self.dtype))))
 
     def multiply(self, touched: Tensor) -> Tensor:
-        """H v for a touched vector: what solvers iterate with."""
+        """Return H v for a touched vector: what solvers iterate with."""
         pieces = self.space.pieces(touched)
 
         def product(shard: _Shard) -> Sequence[Tensor | None]:
-            kept = shard.graph is not None
-            graph = shard.graph if shard.graph is not None else _ends(self._gradient_graph(shard))
-            return self._backward(graph, pieces, keep=kept)
+            if shard.graph is not None:
+                return self._backward(shard.graph, pieces, retain=True)
+            return self._backward(_edges(self._gradient_graph(shard)), pieces, retain=False)
 
         result = self._over_shards(product, self._shards)
         self.products += 1
@@ -173,49 +170,44 @@ class HessianOperator:
         return result
 
     def block(self, names: Sequence[str]) -> HessianOperator:
-        """The diagonal block of H over some of its parameters, as an operator with a count of its own.
+        """Return the diagonal block of H over some of its parameters, as an operator with its own product count.
 
         It shares the retained graphs, and a product walks only the part of them that lies between these parameters.
         """
-        places = [place for place, name in enumerate(self.space.parameters) if name in set(names)]
+        indices = [index for index, name in enumerate(self.space.parameters) if name in names]
         part = copy.copy(self)
-        part.products, part._kept_gradient = 0, None
+        part.products, part._retained_gradient = 0, None
         part.space = self.space.part(names)
         part._loss = copy.copy(self._loss)
-        part._loss.leaves = [self._loss.leaves[place] for place in places]
+        part._loss.leaves = [self._loss.leaves[index] for index in indices]
         part._shards = [
-            shard if shard.graph is None else replace(shard, graph=[shard.graph[place] for place in places])
+            shard if shard.graph is None else replace(shard, graph=[shard.graph[index] for index in indices])
             for shard in self._shards
         ]
         return part
 
     def gradient(self) -> Tensor:
-        """Gradient of the mean loss as a touched vector."""
+        """Return the gradient of the mean loss as a touched vector."""
 
         def gradient(shard: _Shard) -> Sequence[Tensor | None]:
             return torch.autograd.grad(self._mean_loss(shard), self._loss.leaves, allow_unused=True)
 
-        known = self._kept_gradient
-        shards = self._shards if known is None else [shard for shard in self._shards if shard.graph is None]
-        return self._over_shards(gradient, shards, known)
+        retained = self._retained_gradient
+        shards = self._shards if retained is None else [shard for shard in self._shards if shard.graph is None]
+        return self._over_shards(gradient, shards, retained)
 
     def loss(self) -> float:
-        """The mean loss."""
+        """Return the mean loss."""
         with torch.no_grad():
             return self._sum(sum(float(self._mean_loss(shard)) for shard in self._shards))
 
-    def _tensors(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
-        if "labels" not in batch:
-            raise UserError("every batch needs labels: the Hessian is that of the task's loss")
-        return {name: torch.as_tensor(value).to(self.device) for name, value in batch.items()}
-
     @property
     def retained(self) -> int:
-        """How many of this worker's samples have their graph kept."""
+        """How many of this worker's samples have their graph retained."""
         return sum(len(shard.labels) for shard in self._shards if shard.graph is not None)
 
     def _mean_loss(self, shard: _Shard) -> Tensor:
-        """The batch's share of the mean: sum over its samples / N. One lane at a time: hooks belong to the model."""
+        """Return the shard's share of the mean, sum over its samples / N; locked, because hooks belong to the model."""
         with self._forward_lock:
             return self._loss(shard.inputs, shard.labels).sum() / self.samples
 
@@ -223,15 +215,9 @@ class HessianOperator:
         self,
         parts_of: Callable[[_Shard], Sequence[Tensor | None]],
         shards: Sequence[_Shard],
-        known: Tensor | None = None,
+        initial: Tensor | None = None,
     ) -> Tensor:
-        """The sum over shards of what has a part for each leaf, and over workers, as a touched vector.
-
-        Args:
-            parts_of: Gives a shard's parts.
-            shards: This worker's.
-            known: What is added to them.
-        """
+        """Sum a function with a part per leaf over shards, plus `initial`, and over workers, as a touched vector."""
 
         def lane_sum(shards: Sequence[_Shard]) -> Tensor:
             total = self._zeros()
@@ -240,10 +226,10 @@ class HessianOperator:
                     self._add(total, parts_of(shard))
             return total
 
-        # one that is streamed costs about twice one whose graph is kept
+        # a streamed shard costs about twice a retained one
         costs = [len(shard.labels) * shard.width * (1 if shard.graph is not None else 2) for shard in shards]
         first, *others = self._lanes.map(lane_sum, deal(shards, costs, self._lanes.count))
-        for other in others if known is None else [*others, known]:
+        for other in others if initial is None else [*others, initial]:
             first += other
         return self._reduced(first)
 
@@ -255,14 +241,14 @@ class HessianOperator:
         return list(torch.autograd.grad(self._mean_loss(shard), leaves, create_graph=True, allow_unused=True))
 
     def _backward(
-        self, graph: Sequence[GradientEdge | None], pieces: Sequence[Tensor], keep: bool
+        self, graph: Sequence[GradientEdge | None], pieces: Sequence[Tensor], retain: bool
     ) -> Sequence[Tensor | None]:
-        """d/dw of <gradient, v>: one pass through the graph of the gradient."""
-        pairs = [(end, piece) for end, piece in zip(graph, pieces, strict=True) if end is not None]
+        """Return d/dw of <gradient, v>: one pass through the graph of the gradient."""
+        pairs = [(edge, piece) for edge, piece in zip(graph, pieces, strict=True) if edge is not None]
         if not pairs:
             return [None] * len(pieces)
-        ends, vectors = zip(*pairs, strict=True)
-        return torch.autograd.grad(ends, self._loss.leaves, vectors, retain_graph=keep, allow_unused=True)
+        edges, vectors = zip(*pairs, strict=True)
+        return torch.autograd.grad(edges, self._loss.leaves, vectors, retain_graph=retain, allow_unused=True)
 
     def _add(self, touched: Tensor, parts: Sequence[Tensor | None]) -> None:
         for piece, part in zip(self.space.pieces(touched), parts, strict=True):
@@ -270,20 +256,20 @@ class HessianOperator:
                 piece += part
 
     def _retain(self, budget: int) -> None:
-        """Keep graphs of shards spread over all lengths, as long as they fit the budget."""
-        self._kept_gradient = self._zeros()
+        """Retain graphs of shards spread over all lengths, as long as they fit the budget."""
+        self._retained_gradient = self._zeros()
         left = budget - SOLVER_VECTORS * self.space.touched_size * self.dtype.itemsize
-        apart = math.ceil(sum(len(shard.labels) for shard in self._shards) / RETAINED_SAMPLES) or 1
-        for shard in self._shards[::apart] if left > 0 else ():
+        stride = math.ceil(sum(len(shard.labels) for shard in self._shards) / MAX_RETAINED_SAMPLES) or 1
+        for shard in self._shards[::stride] if left > 0 else ():
             gradients = self._gradient_graph(shard)
             left -= graph_bytes(gradient for gradient in gradients if gradient is not None)
             if left < 0:
                 return
-            shard.graph = _ends(gradients)
-            self._add(self._kept_gradient, [None if part is None else part.detach() for part in gradients])
+            shard.graph = _edges(gradients)
+            self._add(self._retained_gradient, [None if part is None else part.detach() for part in gradients])
 
-    def _used_ids(self, table: str) -> Tensor:
-        """Sorted ids of the tokens that any worker's samples use."""
+    def _used_ids(self) -> Tensor:
+        """Return the sorted ids of the tokens that any worker's samples use."""
         ids = [shard.inputs["input_ids"].flatten() for shard in self._shards if "input_ids" in shard.inputs]
         local = torch.cat(ids).unique() if ids else torch.empty(0, dtype=torch.long, device=self.device)
         if self.group is None:
@@ -301,22 +287,18 @@ class HessianOperator:
         return float(self._reduced(torch.tensor(number, dtype=torch.float64, device=self.device)))
 
 
-def proved_shortcuts(model: nn.Module, few: Mapping[str, Tensor], pad_token: int | None = None) -> Shortcuts:
-    """The shortcuts under which a product is that of the stock model to 1e-9, tried from all of them down to none.
+def proved_shortcuts(model: nn.Module, probe_batch: Mapping[str, Tensor], pad_token: int | None = None) -> Shortcuts:
+    """Return the most shortcuts under which a product is that of the stock model to 1e-9.
 
     A product with a random vector over a few rows is computed on a copy of the model in float64 with perturbed
     weights, by the stock model (the gradient's own derivative, over all parameters) and with the shortcuts.
-
-    Args:
-        model: It is not changed.
-        few: A batch of a few rows of several lengths.
-        pad_token: What the batch was padded with, where the model's config has none.
+    `pad_token` is what the rows were padded with, where the model's config has none.
 
     Raises:
-        UserError: The model does not run on these rows, gives two answers to one question (no solver converges on
-            such an operator), or has no second derivative.
+        UserError: The model does not run on these rows, gives two different answers to one batch (no solver converges
+            on such an operator), or has no second derivative.
     """
-    inputs = {name: value for name, value in few.items() if name != "labels"}
+    inputs = without_labels(probe_batch)
     _check_deterministic(model, inputs, pad_token)
     twin = random_twin(model)
     with Float64Islands():
@@ -324,7 +306,7 @@ def proved_shortcuts(model: nn.Module, few: Mapping[str, Tensor], pad_token: int
         vector = torch.rand(size, generator=torch.Generator().manual_seed(2), dtype=torch.float64).sub_(0.5)
         vector = vector.to(next(twin.parameters()).device)
         try:
-            product = stock_product(twin, inputs, few["labels"], vector, pad_token)
+            expected = stock_product(twin, inputs, probe_batch["labels"], vector, pad_token)
         except RuntimeError as error:
             raise UserError(f"the model has no second derivative: {first_line(error)}") from error
         narrowing = prove_narrowing(twin, lambda: stock_logits(twin, inputs, pad_token))
@@ -335,10 +317,10 @@ def proved_shortcuts(model: nn.Module, few: Mapping[str, Tensor], pad_token: int
             Shortcuts(False, True, side_by_side=False),
         ):
             try:
-                found = HessianOperator(twin, [few], budget=0, shortcuts=shortcuts) @ vector
+                product = HessianOperator(twin, [probe_batch], budget=0, shortcuts=shortcuts) @ vector
             except (UserError, RuntimeError, IndexError, ValueError):
                 continue
-            if float((found - product).abs().max()) <= TOLERANCE * float(product.abs().max()):
+            if float((product - expected).abs().max()) <= TOLERANCE * float(expected.abs().max()):
                 return replace(shortcuts, side_by_side=True)
     return Shortcuts()
 
@@ -351,9 +333,3 @@ def _check_deterministic(model: nn.Module, inputs: Mapping[str, Tensor], pad_tok
         raise UserError(f"the model does not run on these batches: {first_line(error)}") from error
     if not torch.equal(first.nan_to_num(), second.nan_to_num()):
         raise UserError("the model gives two different answers to one batch, although in eval mode")
-
-
-def _padded(batch: dict[str, Tensor], pad_token: int) -> dict[str, Tensor]:
-    """A batch with this token wherever its attention mask is 0."""
-    ids = batch["input_ids"].masked_fill(~batch["attention_mask"].bool(), pad_token)
-    return {**batch, "input_ids": ids}

@@ -1,44 +1,41 @@
-"""Batches cut into shards of rows of like length, so that products spend little on padding.
-
-A batch that was padded to its longest row is mostly padding for its shortest ones. Here its rows are sorted by length
-and cut where that is cheapest; each shard loses the columns that are padding in all of its rows. Masked columns do not
-enter a sample's loss, so nothing changes but rounding; `operator.proved_shortcuts` shows whether that is true.
-"""
+"""Batches cut into shards of rows of like length, and the threads that run several shards at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from scala_lab.batches import cheapest_cuts, cut
 
+T = TypeVar("T")
+R = TypeVar("R")
+
 SHARD_COST = 20
-"""What a shard costs beside its tokens, in tokens: it writes and adds up a gradient of the model's size.
+"""Cost of a shard beside its tokens, in tokens: it writes and adds up a gradient of the model's size.
 
 Measured on a 3-layer encoder of width 384, a shard per core: products are within 4% of the best from 10 to 40.
 """
-
+MAX_SHARD_TOKENS = 1024
+"""Maximum tokens of a shard of several rows, on the CPU. Matrix products are at full speed from some 200 on, and
+beside the retained graphs a worker has that of one shard in memory for each core."""
 PROBE_ROWS = 4
-"""Rows on which it is shown what need not be computed."""
-
-SHARD_TOKENS = 1024
-"""Most tokens of a shard that has several rows, on the CPU. Matrix products are at full speed from some 200 on, and
-beside the kept graphs a worker holds that of one shard on each core."""
+"""Rows on which shortcuts are proved."""
+MAX_LANES = 8
+"""Each lane may have a shard's graph in memory at a time."""
 
 
-def cut_batch(
-    batch: Mapping[str, Tensor], shard_cost: int = SHARD_COST, shard_tokens: int | None = None
-) -> list[dict[str, Tensor]]:
-    """The rows of a batch in shards without needless padding; the batch itself where padding cannot be told.
+def cut_batch(batch: Mapping[str, Tensor], shard_tokens: int | None = None) -> list[dict[str, Tensor]]:
+    """Sort a batch's rows by length, cut them where that is cheapest, and drop columns that are padding in a shard.
 
-    Padding is what `attention_mask` is 0 on, at the end of rows.
-
-    Args:
-        batch: Padded rows.
-        shard_cost: Of a shard beside its tokens, in tokens.
-        shard_tokens: Most tokens of a shard that has several rows, padding included; default any number.
+    Padding is where `attention_mask` is 0, at the end of rows; a batch that is not padded so stays whole. Masked
+    columns do not enter a sample's loss, so that only rounding changes; `operator.proved_shortcuts` checks that.
+    Shards of several rows have at most `shard_tokens` tokens, padding included; default any number.
     """
     lengths = _row_lengths(batch)
     if lengths is None:
@@ -52,14 +49,19 @@ def cut_batch(
             name: value[part, : lengths[part[0]]] if name in token_entries else value[part]
             for name, value in batch.items()
         }
-        for like in np.split(order, cheapest_cuts(lengths[order], shard_cost))
+        for like in np.split(order, cheapest_cuts(lengths[order], SHARD_COST))
         for part in cut(like, len(like) if shard_tokens is None else max(1, shard_tokens // lengths[like[0]]))
     ]
 
 
 def probe(batches: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """A few rows of the batch with most padding, else of the widest, from its shortest to its longest."""
-    batch = max(batches, key=lambda batch: (cells([batch]) - cells(cut_batch(batch)), _cells_of_a_row(batch)))
+    """Return a few rows of the batch with most padding, else of the widest, from its shortest to its longest."""
+
+    def padding_and_width(batch: Mapping[str, Tensor]) -> tuple[int, int]:
+        width = sum(value[0].numel() for value in batch.values() if value.ndim)
+        return _numel(batch) - sum(map(_numel, cut_batch(batch))), width
+
+    batch = max(batches, key=padding_and_width)
     lengths = _row_lengths(batch)
     if lengths is None or len(lengths) <= PROBE_ROWS:
         return dict(batch)
@@ -67,13 +69,8 @@ def probe(batches: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return {name: value[chosen] for name, value in batch.items()}
 
 
-def cells(batches: Iterable[Mapping[str, Tensor]]) -> int:
-    """Numbers in some batches."""
-    return sum(value.numel() for batch in batches for value in batch.values())
-
-
-def _cells_of_a_row(batch: Mapping[str, Tensor]) -> int:
-    return sum(value[0].numel() for value in batch.values() if value.ndim)
+def _numel(batch: Mapping[str, Tensor]) -> int:
+    return sum(value.numel() for value in batch.values())
 
 
 def _row_lengths(batch: Mapping[str, Tensor]) -> np.ndarray | None:
@@ -85,3 +82,68 @@ def _row_lengths(batch: Mapping[str, Tensor]) -> np.ndarray | None:
     if not real[:, :1].all() or (real[:, 1:] & ~real[:, :-1]).any():
         return None
     return real.sum(1).cpu().numpy()
+
+
+def lane_count(shards: int, device: torch.device) -> int:
+    """Return how many shards are worth running at once."""
+    return max(1, min(torch.get_num_threads(), shards, MAX_LANES)) if device.type == "cpu" else 1
+
+
+class Lanes:
+    """Python threads, each with its own compute threads, that take whole shards; one lane is the caller itself.
+
+    Shards are small: cores that share each operation would wait for one another more than they compute. autograd runs a
+    CPU graph in the thread that calls it and releases the interpreter lock meanwhile. Which shard goes to which lane
+    depends on their sizes alone, and lanes are summed in order, so the same machine gives the same bits every time.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._pool: ThreadPoolExecutor | None = None
+        if count > 1:
+            threads = max(1, torch.get_num_threads() // count)
+            self._pool = ThreadPoolExecutor(count, initializer=lambda: torch.set_num_threads(threads))
+
+    def map(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """Apply a function to each item, one item per lane; results are in order."""
+        if self._pool is None:
+            return [function(item) for item in items]
+        return list(self._pool.map(function, items))
+
+
+def graph_bytes(outputs: Iterable[Tensor]) -> int:
+    """Return the bytes of all storages that the graph behind some tensors has saved, each once, without leaves.
+
+    Example:
+        >>> import torch
+        >>> graph_bytes([torch.ones(10, requires_grad=True).exp()])
+        40
+    """
+    waiting = [output.grad_fn for output in outputs if output.grad_fn is not None]
+    nodes: set[Any] = set(waiting)
+    storages: dict[int, int] = {}
+    while waiting:
+        node = waiting.pop()
+        for tensor in _saved_tensors(node):
+            if not (tensor.is_leaf and tensor.requires_grad):
+                storage = tensor.untyped_storage()
+                storages[storage.data_ptr()] = storage.nbytes()
+        following = {follower for follower, _ in node.next_functions if follower is not None} - nodes
+        nodes |= following
+        waiting += following
+    return sum(storages.values())
+
+
+def _saved_tensors(node: Any) -> Iterator[Tensor]:
+    node_type: Any = type(node)
+    for name in _saved_names(node_type):
+        saved = getattr(node, name)
+        yield from (
+            value for value in (saved if isinstance(saved, tuple | list) else (saved,)) if isinstance(value, Tensor)
+        )
+
+
+@cache
+def _saved_names(node_type: type) -> tuple[str, ...]:
+    """Attributes with the saved tensors of a node type; `saved_tensors` is that of functions in Python."""
+    return tuple(name for name in dir(node_type) if name.startswith("_saved_") or name == "saved_tensors")

@@ -1,4 +1,4 @@
-"""FreeLB: K passes with growing adversarial noise, every one of which trains the weights.
+"""FreeLB: K passes with growing adversarial noise, all of which train the weights.
 
 Method card
 -----------
@@ -8,25 +8,27 @@ the gradient of the noise. There is no separate clean loss.
 - l2 (default): delta_0 = U(-1,1) * adv_init / sqrt(L_i * D) with L_i real tokens; delta += adv_lr * g /
   max(||g||, 1e-8) per sample over all its coordinates; rescaled to adv_max_norm when it grows past it.
 - linf: delta_0 = U(-1,1) * adv_init; delta += adv_lr * g / max|g|; clamped to adv_max_norm.
-- g is taken of the per-sample loss: without undoing the share 1/(K*B) the floor 1e-8 would make the noise depend on B.
-- masks: shared (default, as the official code for Hugging Face models) or independent.
+- g is the gradient of the per-sample loss: if the share 1/(K*B) stayed in it, the floor 1e-8 would make the noise
+  depend on B.
+- masks: shared (default, as in the official code for Hugging Face models) or independent.
 - Cost: 3K forward passes F, 9F with K = 3, against 3F for a plain step. The fairseq version counts 1+K passes.
-- Under autocast the ascent goes by the training passes' own gradient, in their precision. It is that of a loss, no
-  difference of two passes, so its direction holds: cosine above 0.999 with that of float64, in bfloat16 on MiniLM-L3.
+- Under autocast the ascent uses the gradient of the training passes, in their precision. It is the gradient of a loss,
+  not of a difference of two passes, so its direction holds: cosine above 0.999 with that of float64, in bfloat16 on
+  MiniLM-L3.
 - Reference: Zhu et al., FreeLB: Enhanced Adversarial Training for Natural Language Understanding, ICLR 2020.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from scala_lab.methods.random_numbers import uniform_noise
-from scala_lab.methods.step import MicroBatch, Moment, Step, statistics
-from scala_lab.methods.task_loss import correct_answers, task_loss
+from scala_lab.divergence import correct_answers, task_loss
+from scala_lab.methods.base import MicroBatch, Step, StepContext, statistics, uniform_noise
 from scala_lab.models.encoder import Encoder
 
 FLOOR = 1e-8
@@ -43,41 +45,37 @@ class FreeLBStep(Step):
     adv_init: float
     adv_max_norm: float
 
-    def __call__(self, encoder: Encoder, batch: MicroBatch, now: Moment) -> Tensor:
+    def __call__(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
         """Add the micro-batch's gradient."""
-        if self.masks == "off":
-            with encoder.dropout_off():
-                return self._train(encoder, batch, now)
-        return self._train(encoder, batch, now)
+        with encoder.dropout_off() if self.masks == "off" else nullcontext():
+            return self._train(encoder, batch, context)
 
-    def _train(self, encoder: Encoder, batch: MicroBatch, now: Moment) -> Tensor:
-        loss, correct = torch.zeros((), device=batch.labels.device), None
+    def _train(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
+        loss = torch.zeros((), device=batch.labels.device)
         usable_B = torch.ones(len(batch.labels), dtype=torch.bool, device=batch.labels.device)
-        delta_BLD: Tensor | None = None
         for k in range(self.adv_passes):
-            now.seed_dropout(0 if self.masks == "shared" else k)
-            with now.clock.phase("adversarial forward"):
+            context.seed_dropout(0 if self.masks == "shared" else k)
+            with context.clock.phase("adversarial forward"):
                 e_BLD = encoder.embed(batch.inputs)
-                if delta_BLD is None:
-                    delta_BLD = self._start(e_BLD, batch, now)
+                if k == 0:
+                    delta_BLD = self._random_start(e_BLD, batch, context)
                 delta_BLD.requires_grad_()
                 logits_BC = encoder.logits(e_BLD + delta_BLD, batch.inputs)
                 f = task_loss(logits_BC, batch.labels, batch.regression).sum() / self.adv_passes
-            with now.clock.phase("backward"):
+            with context.clock.phase("backward"):
                 (f * batch.share).backward()
                 loss = loss + f.detach()
-                if correct is None:
+                if k == 0:
                     correct = correct_answers(logits_BC, batch.labels, batch.regression)
-                del e_BLD, logits_BC, f  # nothing of this pass is left when the next one starts
+                del e_BLD, logits_BC, f  # frees the graph before the next pass
                 if k + 1 < self.adv_passes:
                     delta_BLD, finite_B = self._ascend(delta_BLD, batch)
                     usable_B = usable_B & finite_B
-        assert correct is not None
         return statistics(loss=loss, correct=correct, noised=usable_B.sum(), skipped=(~usable_B).sum())
 
-    def _start(self, e_BLD: Tensor, batch: MicroBatch, now: Moment) -> Tensor:
+    def _random_start(self, e_BLD: Tensor, batch: MicroBatch, context: StepContext) -> Tensor:
         width = e_BLD.shape[-1]
-        noise_BLD = uniform_noise(now.seed, now.step, batch.samples, batch.positions_BL, width, e_BLD.dtype)
+        noise_BLD = uniform_noise(context.seed, context.step, batch.samples, batch.positions_BL, width, e_BLD.dtype)
         noise_BLD = noise_BLD * batch.mask_BL1
         if self.adv_norm == "linf":
             return noise_BLD * self.adv_init
@@ -85,22 +83,17 @@ class FreeLBStep(Step):
         return noise_BLD * (self.adv_init / (tokens_B11 * width).sqrt())
 
     def _ascend(self, delta_BLD: Tensor, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        """The noise of the next pass, and which samples had a finite gradient; the others keep their noise."""
+        """Return the noise of the next pass, and which samples had a finite gradient; the others keep their noise."""
         assert delta_BLD.grad is not None
         g_BLD = delta_BLD.grad * (self.adv_passes / batch.share)
         finite_B = torch.isfinite(g_BLD).flatten(1).all(1)
         g_BLD = torch.where(finite_B.view(-1, 1, 1), g_BLD, 0.0)
-        return self._moved(delta_BLD.detach(), g_BLD), finite_B
-
-    def _moved(self, delta_BLD: Tensor, g_BLD: Tensor) -> Tensor:
-        if self.adv_norm == "linf":
-            largest_B = g_BLD.abs().flatten(1).amax(1).clamp_min(FLOOR)
-            delta_BLD = delta_BLD + self.adv_lr * g_BLD / largest_B.view(-1, 1, 1)
-            return delta_BLD.clamp(-self.adv_max_norm, self.adv_max_norm) if self.adv_max_norm > 0 else delta_BLD
-        norm_B = g_BLD.flatten(1).norm(dim=1).clamp_min(FLOOR)
-        delta_BLD = delta_BLD + self.adv_lr * g_BLD / norm_B.view(-1, 1, 1)
-        if self.adv_max_norm > 0:
-            size_B = delta_BLD.flatten(1).norm(dim=1)
-            shrink_B = torch.where(size_B > self.adv_max_norm, self.adv_max_norm / size_B, 1.0)
-            delta_BLD = delta_BLD * shrink_B.view(-1, 1, 1)
-        return delta_BLD
+        size_B = g_BLD.abs().flatten(1).amax(1) if self.adv_norm == "linf" else g_BLD.flatten(1).norm(dim=1)
+        delta_BLD = delta_BLD.detach() + self.adv_lr * g_BLD / size_B.clamp_min(FLOOR).view(-1, 1, 1)
+        radius = self.adv_max_norm
+        if radius > 0 and self.adv_norm == "linf":
+            delta_BLD = delta_BLD.clamp(-radius, radius)
+        elif radius > 0:
+            norm_B = delta_BLD.flatten(1).norm(dim=1)
+            delta_BLD = delta_BLD * torch.where(norm_B > radius, radius / norm_B, 1.0).view(-1, 1, 1)
+        return delta_BLD, finite_B

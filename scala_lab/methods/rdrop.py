@@ -1,4 +1,4 @@
-"""R-Drop: two passes with dropout masks of their own, which both learn the task and are drawn towards each other.
+"""R-Drop: two passes with independent dropout masks, both of which learn the task and are pulled towards each other.
 
 Method card
 -----------
@@ -11,17 +11,17 @@ through both passes everywhere.
 
 - Options: alpha. There is no delay and no noise: the masks are independent, and without dropout both passes are equal
   and the step is a plain one at twice the cost.
-- Normalisation. The paper prints sums, CE + CE + alpha' * (KL + KL) / 2. This is half of that with alpha = alpha' / 2:
-  as the authors' own summary of the method has it, the task's part stays as large as in every other method, so that
-  losses, learning rates and clipping compare. The default alpha = 0.5 is alpha' = 1, the weight in the authors' code
-  for RoBERTa on GLUE, and the weight 1 of the squared difference beside two squared errors in their code for
-  regression. (Their code for BERT on GLUE adds KL summed over a micro-batch to means of the cross-entropy, so that its
-  weight grows with the micro-batch: not followed.)
+- Normalisation: the paper prints sums, CE + CE + alpha' * (KL + KL) / 2. This is half of that with alpha = alpha' / 2,
+  as in the authors' own summary of the method: the task term stays as large as in every other method, so that losses,
+  learning rates and clipping compare. The default alpha = 0.5 is alpha' = 1, the weight in the authors' code for
+  RoBERTa on GLUE, and the weight 1 of the squared difference beside two squared errors in their code for regression.
+  Their code for BERT on GLUE adds KL summed over a micro-batch to means of the cross-entropy, so that its weight grows
+  with the micro-batch; this is not followed.
 - Cost: 6F against 3F of a plain step, from the first step on. Both graphs are needed at once, so micro-batches are half
   as large, and memory stays that of a plain step.
 - The divergence in a run's record is KL(p || q) + KL(q || p), as for the other methods; the loss is the mean of both.
-- Beside it, `two-draws` is ScaLA's step without noise: the first pass alone learns the task, and is a constant label in
-  the divergence.
+- `two-draws`, in contrast, is ScaLA's step without noise: only the first pass learns the task, and it is a constant
+  label in the divergence.
 - Reference: Liang et al., R-Drop: Regularized Dropout for Neural Networks, NeurIPS 2021.
 """
 
@@ -32,8 +32,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from scala_lab.methods.step import MicroBatch, Moment, Step, statistics
-from scala_lab.methods.task_loss import correct_answers, output_divergence, task_loss
+from scala_lab.divergence import correct_answers, output_divergence, task_loss
+from scala_lab.methods.base import MicroBatch, Step, StepContext, statistics
 from scala_lab.models.encoder import Encoder
 
 
@@ -43,20 +43,19 @@ class RDropStep(Step):
 
     alpha: float
 
-    def __call__(self, encoder: Encoder, batch: MicroBatch, now: Moment) -> Tensor:
+    def __call__(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
         """Add the micro-batch's gradient."""
-        with now.clock.phase("clean forward"):
+        with context.clock.phase("clean forward"):
             e_BLD = encoder.embed(batch.inputs)
-            now.seed_dropout(0)
+            context.seed_dropout(0)
             p_BC = encoder.logits(e_BLD, batch.inputs)
-        with now.clock.phase("adversarial forward"):
-            now.seed_dropout(1)
+        with context.clock.phase("adversarial forward"):
+            context.seed_dropout(1)
             q_BC = encoder.logits(e_BLD, batch.inputs)
-            losses_2B = torch.stack([task_loss(z_BC, batch.labels, batch.regression) for z_BC in (p_BC, q_BC)])
-            f_B = losses_2B.mean(0)
+            f_B = torch.stack([task_loss(z_BC, batch.labels, batch.regression) for z_BC in (p_BC, q_BC)]).mean(0)
             r_B = output_divergence(p_BC, q_BC, batch.regression)
             weight = self.alpha if batch.regression else self.alpha / 2
-        with now.clock.phase("backward"):
+        with context.clock.phase("backward"):
             ((f_B + weight * r_B).sum() * batch.share).backward()
             return statistics(
                 loss=f_B.detach().sum(),
@@ -65,6 +64,6 @@ class RDropStep(Step):
                 noised=len(batch.labels),
             )
 
-    def memory_factor(self, encoder: Encoder, now: Moment) -> float:
-        """Two graphs at once."""
+    def memory_factor(self, encoder: Encoder, context: StepContext) -> float:
+        """Return 2: both graphs are needed at once."""
         return 2.0

@@ -1,64 +1,62 @@
-"""The registry: which step function, optimizer and options each method name stands for.
+"""The registry of methods: a recipe names a step function, an optimizer, and the options that differ from the defaults.
 
-Four step functions and three optimizers make every method. A recipe names one of each and the options in
-which it differs from the step's defaults. Nothing here imports torch, so help texts and sweeps can read it
-for free. A new method is one file with a step function and one line in `RECIPES`.
+A new method is one file with a step function, one line in `STEP_FUNCTIONS` and one recipe. This module does not import
+torch, so that help texts and sweeps read it without the start-up time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from scala_lab.errors import UserError, nearest
 
-STEP_FUNCTIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "plain": "scala_lab.methods.plain:PlainStep",
-        "scala": "scala_lab.methods.scala:ScalaStep",
-        "rdrop": "scala_lab.methods.rdrop:RDropStep",
-        "freelb": "scala_lab.methods.freelb:FreeLBStep",
-    }
-)
-"""Where each step function lives, as `module:name`."""
+STEP_FUNCTIONS: Mapping[str, str] = {
+    "plain": "scala_lab.methods.base:PlainStep",
+    "scala": "scala_lab.methods.scala:ScalaStep",
+    "rdrop": "scala_lab.methods.rdrop:RDropStep",
+    "freelb": "scala_lab.methods.freelb:FreeLBStep",
+}
+"""Where each step function is defined, as `module:name`."""
 
-STEP_DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "plain": {},
-        "scala": {
-            "delay": 5.0,
-            "delay_rule": "fixed",
-            "lambda": 1.0,
-            "rho": 1e-4,
-            "omega": 1e-5,
-            "sigma": 1e-5,
-            "pga_steps": 1,
-            "pga": "auto",
-            "ascent": "literal",
-            "target": "LP",
-            "noise": "pga",
-            "masks": "independent",
-            "label_gradient": False,
-        },
-        "rdrop": {"alpha": 0.5},
-        "freelb": {
-            "masks": "shared",
-            "adv_passes": 3,
-            "adv_norm": "l2",
-            "adv_lr": 0.1,
-            "adv_init": 0.1,
-            "adv_max_norm": 0.3,
-        },
-    }
-)
-"""The options each step function takes, with the values they have unless a recipe or the user says otherwise."""
+STEP_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "plain": {},
+    "rdrop": {"alpha": 0.5},
+    "scala": {
+        "delay": 5.0,
+        "delay_rule": "fixed",
+        "lambda": 1.0,
+        "rho": 1e-4,
+        "omega": 1e-5,
+        "sigma": 1e-5,
+        "pga_steps": 1,
+        "pga": "auto",
+        "ascent": "literal",
+        "target": "LP",
+        "noise": "pga",
+        "masks": "independent",
+        "label_gradient": False,
+    },
+    "freelb": {
+        "masks": "shared",
+        "adv_passes": 3,
+        "adv_norm": "l2",
+        "adv_lr": 0.1,
+        "adv_init": 0.1,
+        "adv_max_norm": 0.3,
+    },
+}
+"""The options of each step function and their defaults, which a recipe or the user may override."""
+
+
+MAX_FUSED_CLASSES = 3
+"""With C classes the fused ascent needs C - 2 more backward passes: from four classes on it is no cheaper."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A method by name."""
+    """A method: its step function, its optimizer and the options in which it differs from the step's defaults."""
 
     name: str
     step: str
@@ -67,11 +65,11 @@ class Recipe:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def option_values(self) -> dict[str, Any]:
-        """All options of the step function with this recipe's values."""
+        """Return all options of the step function with this recipe's values."""
         return {**STEP_DEFAULTS[self.step], **self.options}
 
 
-_ALL = (
+_RECIPES = (
     Recipe("plain", "plain", "adamw", "task loss, AdamW: the small- and large-batch baseline"),
     Recipe("lamb", "plain", "lamb", "task loss, LAMB's group-wise learning rates"),
     Recipe("scala", "scala", "lamb", "ScaLA with the paper's literal hyperparameters"),
@@ -95,22 +93,56 @@ _ALL = (
     Recipe("ngd", "plain", "ngd", "normalized gradient descent per layer, the theorem's update"),
 )
 
-RECIPES: Mapping[str, Recipe] = MappingProxyType({recipe.name: recipe for recipe in _ALL})
+RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in _RECIPES}
 
-FREELB_PUBLISHED: Mapping[str, Mapping[str, float]] = MappingProxyType(
-    {
-        "mnli": {"adv_lr": 0.1, "adv_init": 0.1, "adv_max_norm": 0.3},
-        "qnli": {"adv_lr": 0.1, "adv_init": 0.2, "adv_max_norm": 0.2},
-        "qqp": {"adv_lr": 0.2, "adv_init": 0.32, "adv_max_norm": 0.7},
-        "sst2": {"adv_lr": 0.1, "adv_init": 1.0, "adv_max_norm": 0.6},
-        "stsb": {"adv_lr": 0.1, "adv_init": 0.16, "adv_max_norm": 0.28},
-    }
-)
-"""FreeLB's published settings per GLUE task (found for RoBERTa-large); other tasks take the step's defaults."""
+FREELB_PUBLISHED: Mapping[str, Mapping[str, float]] = {
+    "mnli": {"adv_lr": 0.1, "adv_init": 0.1, "adv_max_norm": 0.3},
+    "qnli": {"adv_lr": 0.1, "adv_init": 0.2, "adv_max_norm": 0.2},
+    "qqp": {"adv_lr": 0.2, "adv_init": 0.32, "adv_max_norm": 0.7},
+    "sst2": {"adv_lr": 0.1, "adv_init": 1.0, "adv_max_norm": 0.6},
+    "stsb": {"adv_lr": 0.1, "adv_init": 0.16, "adv_max_norm": 0.28},
+}
+"""FreeLB's published settings per GLUE task (tuned for RoBERTa-large); other tasks take the step's defaults."""
 
 
 def find_recipe(name: str) -> Recipe:
-    """The recipe of that name, or an error that names the closest one."""
+    """Return the recipe of that name, or raise an error that names the closest one."""
     if name not in RECIPES:
         raise UserError(f"unknown method {name!r}: {nearest(name, RECIPES)}")
     return RECIPES[name]
+
+
+def chosen_pga(options: Mapping[str, Any], outputs: int, drops_out: bool) -> Literal["exact", "fused"] | None:
+    """Return how a step computes the gradient of ScaLA's ascent; None if it has no ascent.
+
+    - exact: by an inner forward and backward pass. It works for every head, number of steps T and kind of dropout
+      masks, and runs in float32 also under autocast.
+    - fused: from the backward of the clean pass, to first order in the random start. It is valid for one ascent step
+      whose noisy passes have the dropout masks of the clean pass: with independent masks the gradient shows the
+      disagreement of the masks, not the effect of the noise, and the two directions differ.
+
+    The option `pga` names one of them, and fused where it is not valid is an error; `auto` is fused wherever that is
+    valid and cheaper. `outputs` is the size of the model's head, 1 for regression.
+    """
+    pga = options.get("pga")
+    if pga is None:
+        return None
+    obstacle = _obstacle_to_fused(options, outputs, drops_out)
+    if pga == "fused" and obstacle:
+        raise UserError(f"--pga fused {obstacle}; --pga auto takes the exact way there")
+    if options["noise"] != "pga":
+        return None
+    not_cheaper = outputs > 2 and options["label_gradient"]
+    return "exact" if pga == "exact" or obstacle or (pga == "auto" and not_cheaper) else "fused"
+
+
+def _obstacle_to_fused(options: Mapping[str, Any], outputs: int, drops_out: bool) -> str | None:
+    if options["noise"] != "pga":
+        return f"needs noise pga, not {options['noise']}"
+    if options["pga_steps"] != 1:
+        return f"is for one ascent step, not pga-steps {options['pga_steps']}"
+    if options["masks"] == "independent" and drops_out:
+        return "needs masks shared or off, or a model without dropout"
+    if options["target"] == "LP" and outputs > MAX_FUSED_CLASSES:
+        return f"is for regression and up to {MAX_FUSED_CLASSES} classes, not {outputs}"
+    return None

@@ -2,49 +2,55 @@
 
 Method card
 -----------
-Objective, with x the weights, y the noise, gamma = Phi(x, xi) the clean prediction:
+Objective, with x the weights, xi a sample, delta the noise and gamma = Phi(x, xi) the clean prediction:
 
-    min_x  f(x, xi) + lambda * max_{|y|_inf <= omega} r(gamma, Phi(x, xi, y))
+    min_x  f(x, xi) + lambda * max_{|delta|_inf <= omega} r(gamma, Phi(x, xi, delta))
 
-- Options: delay t_s (epochs without noise), delay_rule (whether the noise may start earlier: see delay.py), lambda,
-  rho (ascent step), omega (radius), sigma (size of the random start), pga_steps T, pga (how the ascent's gradient is
-  found: see pga.py), ascent, target, noise, masks, label_gradient.
-- Cost of a step with noise, T = 1: 8F against 3F for a plain one (clean forward F, inner forward F and backward
-  F for the noise alone, adversarial forward F, backward through both 4F). With delay 5 of 6 epochs the whole run
-  costs 1.3 times a plain one. Fused, the clean backward gives the noise: 6F, 7F with three classes.
+- Options: delay t_s (epochs without noise), delay_rule (whether the noise may start earlier, see `Settling`), lambda,
+  rho (step size of the ascent), omega (radius), sigma (size of the random start), pga_steps T, pga (how the gradient of
+  the ascent is computed, see `scala_lab.methods.cost.chosen_pga`), ascent, target, noise, masks, label_gradient.
+- Cost of a step with noise and T = 1: 8F against 3F for a plain step (clean forward F, inner forward F and backward
+  F for the noise alone, adversarial forward F, backward through both 4F). With a delay of 5 of 6 epochs the whole run
+  costs 1.3 times a plain one. With the fused ascent the clean backward also gives the gradient of the noise: 6F, and 7F
+  with three classes.
 - Memory is that of a plain step: f is backpropagated before the noisy passes, which frees the clean graph. Where the
-  clean graph stays for longer, micro-batches are smaller: by half with label_gradient, which needs both graphs, by an
-  eighth with three classes fused, where a vector-Jacobian product runs before that backward and keeps the graph.
-- Under autocast the inner passes run in float32, and so does the gamma in them, in a pass of its own (F more): the
-  random start moves the outputs by less than bfloat16 can show, and the ascent would follow the rounding. The fused way
-  takes no difference of passes and needs none of this.
-- The inner passes never communicate, so the cost in messages is that of plain training.
-- With `ascent="literal"` and the paper's rho and omega the noise moves r by about 1e-9: what regularises then is the
-  disagreement of independent dropout masks. `scala-effective` is the recipe in which the noise itself acts, and
-  `two-draws` is the control without noise.
-- `masks="off"` runs the whole step, clean pass included, without dropout from t_s on, since gamma enters r.
+  clean graph is needed for longer, micro-batches are smaller: by half with label_gradient, which needs both graphs, and
+  by an eighth with the fused ascent on three classes, where a vector-Jacobian product precedes that backward.
+- Under autocast the inner passes run in float32, and so does a clean pass of their own for gamma (F more): the random
+  start moves the outputs by less than bfloat16 can resolve, and the ascent would follow rounding errors. The fused
+  ascent takes no difference of two passes and needs none of this.
+- The inner passes never communicate, so a step sends as many messages as a plain one.
+- With `ascent="literal"` and the paper's rho and omega the noise changes r by about 1e-9: what regularises then is the
+  disagreement of independent dropout masks. In the recipe `scala-effective` the noise itself acts, and `two-draws` is
+  the control without noise.
+- `masks="off"` runs the whole step, the clean pass included, without dropout from t_s on, because gamma enters r.
 - Reference: ScaLA, Algorithm 1.
 """
 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import reduce
 from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from scala_lab.methods.fused import Pulled, divergence_gradient, further_directions, loss_with_slope
-from scala_lab.methods.pga import chosen_pga
-from scala_lab.methods.plain import PlainStep
-from scala_lab.methods.random_numbers import normal_noise
-from scala_lab.methods.step import MicroBatch, Moment, Step, statistics
-from scala_lab.methods.task_loss import correct_answers, output_divergence, task_loss
+from scala_lab.divergence import correct_answers, output_divergence, task_loss
+from scala_lab.methods.base import MicroBatch, PlainStep, Step, StepContext, normal_noise, statistics
+from scala_lab.methods.recipes import chosen_pga
 from scala_lab.models.encoder import Encoder
 
 CLEAN, INNER, ADVERSARIAL = 0, 1, -1
-"""Dropout draws of the passes; the t-th inner pass is draw INNER + t."""
+"""Dropout draws of the passes of a step; the inner pass of ascent step t has draw INNER + t."""
+
+MIN_DERIVATIVE = 1e-20
+"""Below this norm of a sample's df, the result of the clean backward may have underflowed in float32."""
+
+WINDOWS_PER_EPOCH, MIN_FALL, MAX_LAST_SHARE = 2, 0.05, 0.1
+"""Constants of the delay rule, see `Settling`."""
 
 
 @dataclass(frozen=True)
@@ -65,68 +71,50 @@ class ScalaStep(Step):
     masks: Literal["independent", "shared", "off"]
     label_gradient: bool
 
-    def __call__(self, encoder: Encoder, batch: MicroBatch, now: Moment) -> Tensor:
-        """Add the micro-batch's gradient."""
-        if not self._noised(now):
-            return PlainStep()(encoder, batch, now)
+    def __call__(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
+        """Add the micro-batch's gradient: that of f until t_s, that of f + lambda * r afterwards."""
+        if not self._noise_started(context):
+            return PlainStep()(encoder, batch, context)
         with encoder.dropout_off() if self.masks == "off" else nullcontext():
-            return self._regularised(encoder, batch, now, self._fused(encoder))
+            return self._algorithm_1(encoder, batch, context)
 
-    def memory_factor(self, encoder: Encoder, now: Moment) -> float:
-        """Two graphs with `label_gradient`; a graph and a backward through it that frees nothing for further VJPs.
-
-        The latter holds a layer's gradients beside all activations: 1.14 to 1.17 times a plain step on three layers,
-        less on more.
-        """
-        if not self._noised(now):
-            return 1.0
-        if self.label_gradient:
-            return 2.0
-        further = self.target == "LP" and _outputs(encoder) > 2
-        return 8 / 7 if further and self._fused(encoder) else 1.0
-
-    def _noised(self, now: Moment) -> bool:
-        return self.lambda_ != 0 and (now.settled or now.epoch >= self.delay)
-
-    def _fused(self, encoder: Encoder) -> bool:
-        return chosen_pga(vars(self), _outputs(encoder), encoder.drops_out) == "fused"
-
-    def _regularised(self, encoder: Encoder, batch: MicroBatch, now: Moment, fused: bool) -> Tensor:
-        with now.clock.phase("clean forward"):
-            self._draw_masks(now, CLEAN)
+    def _algorithm_1(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
+        """Run Algorithm 1 of the paper on a micro-batch, from t_s on."""
+        phase = context.clock.phase
+        with phase("clean forward"):  # gamma = Phi(x, xi), and f
+            self._seed_dropout(context, CLEAN)
             looked_up_BLD = encoder.embed(batch.inputs)
-            # all passes go through this copy, so that the table takes the gradients of all of them at once
+            # all passes start from this copy, so that one backward takes their summed gradients to the word table
             e_BLD = looked_up_BLD.detach().requires_grad_()
             gamma_BC = encoder.logits(e_BLD, batch.inputs)
-            f_B, slope_BC = loss_with_slope(gamma_BC, batch.labels, batch.regression)
+            f_B, df_BC = loss_with_derivative(gamma_BC, batch.labels, batch.regression)
 
-        further = self._further_vjps(e_BLD, gamma_BC, slope_BC, now) if fused else []
-        if not self.label_gradient:
-            with now.clock.phase("backward"):
+        fused = None
+        if self._is_fused(encoder):
+            with phase("inner backward"):
+                fused = FusedAscent(self.target, e_BLD, gamma_BC, df_BC)
+        if not self.label_gradient:  # gamma is a constant in r: free the clean graph before another one is built
+            with phase("backward"):
                 (f_B.sum() * batch.share).backward()
-            # gamma is a constant from here on, and the clean graph is gone before another one is built
             gamma_BC, f_B = gamma_BC.detach(), f_B.detach()
 
-        if fused:
-            delta_BLD, usable_B = self._fused_noise(batch, e_BLD, gamma_BC, slope_BC, further, now)
-        else:
-            delta_BLD, usable_B = self._select_noise(encoder, batch, e_BLD.detach(), gamma_BC.detach(), now)
+        delta_BLD, usable_B = self._ascend(encoder, batch, context, e_BLD, gamma_BC, fused)
 
-        with now.clock.phase("adversarial forward"):
+        with phase("adversarial forward"):  # r(gamma, Phi(x, xi, delta)), 0 for samples where it is not finite
             noisy_BLD = e_BLD + delta_BLD
-            del delta_BLD, further  # as much memory as embeddings each, which the pass to come can use
-            r_B = self._divergence(encoder, batch, now, noisy_BLD, gamma_BC)
-            broken_B = ~torch.isfinite(r_B.detach())
-            if broken_B.any():
+            del delta_BLD, fused  # as large as the embeddings, or larger: the next pass can use this memory
+            r_B = self._divergence(encoder, batch, context, noisy_BLD, gamma_BC)
+            finite_B = torch.isfinite(r_B.detach())
+            if not finite_B.all():
                 del r_B
-                usable_B = usable_B & ~broken_B
+                usable_B = usable_B & finite_B
                 noisy_BLD = torch.where(usable_B.view(-1, 1, 1), noisy_BLD, e_BLD)
-                r_B = self._divergence(encoder, batch, now, noisy_BLD, gamma_BC)
+                r_B = self._divergence(encoder, batch, context, noisy_BLD, gamma_BC)
             r_B = torch.where(usable_B, r_B, 0.0)
 
-        with now.clock.phase("backward"):
-            g = self.lambda_ * r_B.sum() + (f_B.sum() if self.label_gradient else 0.0)
-            (g * batch.share).backward()
+        with phase("backward"):  # of f + lambda * r, or of lambda * r where that of f has run
+            objective = self.lambda_ * r_B.sum() + (f_B.sum() if self.label_gradient else 0.0)
+            (objective * batch.share).backward()
             if looked_up_BLD.requires_grad:
                 looked_up_BLD.backward(e_BLD.grad)
             return statistics(
@@ -137,122 +125,217 @@ class ScalaStep(Step):
                 skipped=(~usable_B).sum(),
             )
 
-    def _select_noise(
-        self, encoder: Encoder, batch: MicroBatch, e_BLD: Tensor, gamma_BC: Tensor, now: Moment
-    ) -> tuple[Tensor, Tensor]:
-        """The noise y_T of each sample, and which samples have a finite one."""
-        usable_B = torch.ones(len(batch.labels), dtype=torch.bool, device=e_BLD.device)
-        if self.noise == "none":
-            return torch.zeros_like(e_BLD), usable_B
-        with now.clock.phase("inner forward" if self.noise == "pga" else "adversarial forward"):
-            delta_BLD = self._random_start(batch, e_BLD, now)
-        if self.noise == "gaussian":
-            return delta_BLD, usable_B
-        if encoder.autocast is not None and self.target == "LP":
-            gamma_BC = self._precise_label(encoder, batch, e_BLD, now)
-        for t in range(self.pga_steps):
-            g_BLD = self._inner_gradient(encoder, batch, e_BLD, gamma_BC, delta_BLD, now, t)
-            with now.clock.phase("inner backward"):
-                usable_B = usable_B & _finite(g_BLD)
-                delta_BLD = self._ascend(delta_BLD, _keep(g_BLD, usable_B), batch)
-                del g_BLD
-        return _keep(delta_BLD, usable_B), usable_B
-
-    def _further_vjps(self, e_BLD: Tensor, gamma_BC: Tensor, slope_BC: Tensor, now: Moment) -> list[Pulled]:
-        """What the fused way needs of the clean graph beside f's own backward, which comes last and frees it."""
-        if self.target == "GT":
-            return []
-        with now.clock.phase("inner backward"):
-            return [(q_BC, _vjp(gamma_BC, e_BLD, q_BC)) for q_BC in further_directions(slope_BC)]
-
-    def _fused_noise(
-        self,
-        batch: MicroBatch,
-        e_BLD: Tensor,
-        gamma_BC: Tensor,
-        slope_BC: Tensor,
-        further: list[Pulled],
-        now: Moment,
-    ) -> tuple[Tensor, Tensor]:
-        """As `_select_noise`, without passes of its own."""
-        with now.clock.phase("inner backward"):
-            # f's backward, if it has been, left its derivative by the embeddings
-            g_BLD = _vjp(gamma_BC, e_BLD, slope_BC) if e_BLD.grad is None else e_BLD.grad / batch.share
-            delta_BLD = self._random_start(batch, e_BLD.detach(), now)
-            if self.target == "LP":
-                g_BLD = divergence_gradient(gamma_BC.detach(), slope_BC, g_BLD, further, delta_BLD)
-            usable_B = _finite(g_BLD)
-            delta_BLD = self._ascend(delta_BLD, _keep(g_BLD, usable_B), batch)
-            return _keep(delta_BLD, usable_B), usable_B
-
-    def _random_start(self, batch: MicroBatch, e_BLD: Tensor, now: Moment) -> Tensor:
-        """Gaussian noise of size sigma (without ascent: omega), 0 on padding."""
-        size = self.omega if self.noise == "gaussian" else self.sigma
-        width, dtype = e_BLD.shape[-1], e_BLD.dtype
-        delta_BLD = normal_noise(now.seed, now.step, batch.samples, batch.positions_BL, width, dtype)
-        return delta_BLD.mul_(size).mul_(batch.mask_BL1)
-
-    def _precise_label(self, encoder: Encoder, batch: MicroBatch, e_BLD: Tensor, now: Moment) -> Tensor:
-        """The label gamma as the inner passes would compute it: in full precision, with the clean pass's masks."""
-        with now.clock.phase("inner forward"), torch.no_grad(), encoder.full_precision():
-            self._draw_masks(now, CLEAN)
-            return encoder.logits(e_BLD, batch.inputs)
-
-    def _inner_gradient(
+    def _ascend(
         self,
         encoder: Encoder,
         batch: MicroBatch,
+        context: StepContext,
         e_BLD: Tensor,
         gamma_BC: Tensor,
-        delta_BLD: Tensor,
-        now: Moment,
-        t: int,
-    ) -> Tensor:
-        """d/d_delta of the SUM over samples: a sample's noise must not depend on the batch. No weight gradients."""
-        delta_BLD = delta_BLD.detach().requires_grad_()
-        with now.clock.phase("inner forward"), encoder.full_precision():
-            self._draw_masks(now, INNER + t)
-            logits_BC = encoder.logits(e_BLD + delta_BLD, batch.inputs)
-            if self.target == "GT":
-                raised = task_loss(logits_BC, batch.labels, batch.regression).sum()
-            else:
-                raised = output_divergence(gamma_BC, logits_BC, batch.regression).sum()
-        with now.clock.phase("inner backward"):
-            return torch.autograd.grad(raised, delta_BLD)[0]
+        fused: FusedAscent | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the noise delta_T, and which samples have a finite one; the others get 0.
 
-    def _ascend(self, delta_BLD: Tensor, g_BLD: Tensor, batch: MicroBatch) -> Tensor:
-        """One projected ascent step: clip(delta + rho * direction, -omega, omega), 0 on padding."""
+        Projected gradient ascent, with g the gradient of r (target LP) or of f (target GT):
+
+            delta_0 = sigma * N(0, 1),   delta_(t+1) = clip(delta_t + rho * g(delta_t), -omega, omega)
+
+        On padding delta is 0. `gaussian` noise is omega * N(0, 1) without ascent.
+        """
+        phase = context.clock.phase
+        usable_B = torch.ones(len(batch.labels), dtype=torch.bool, device=e_BLD.device)
+        if self.noise == "none":
+            return torch.zeros_like(e_BLD), usable_B
+        gaussian = self.noise == "gaussian"
+        with phase("adversarial forward" if gaussian else "inner backward" if fused else "inner forward"):
+            width, dtype = e_BLD.shape[-1], e_BLD.dtype
+            delta_BLD = normal_noise(context.seed, context.step, batch.samples, batch.positions_BL, width, dtype)
+            delta_BLD.mul_(self.omega if gaussian else self.sigma).mul_(batch.mask_BL1)
+        if gaussian:
+            return delta_BLD, usable_B
+        if not fused and encoder.autocast is not None and self.target == "LP":
+            with phase("inner forward"), torch.no_grad(), encoder.full_precision():
+                self._seed_dropout(context, CLEAN)
+                gamma_BC = encoder.logits(e_BLD, batch.inputs)
+        for t in range(self.pga_steps):
+            if not fused:
+                g_BLD = self._exact_gradient(encoder, batch, context, e_BLD + delta_BLD, gamma_BC.detach(), t)
+            with phase("inner backward"):
+                if fused:
+                    g_BLD = fused.gradient(gamma_BC, delta_BLD, batch.share)
+                usable_B = usable_B & _is_finite(g_BLD)
+                delta_BLD = self._project(delta_BLD, _zero_unless(usable_B, g_BLD), batch)
+                del g_BLD
+        return _zero_unless(usable_B, delta_BLD), usable_B
+
+    def _project(self, delta_BLD: Tensor, g_BLD: Tensor, batch: MicroBatch) -> Tensor:
+        """Return clip(delta + rho * g, -omega, omega), 0 on padding; `normalized` divides g by max|g| per token."""
         if self.ascent == "normalized":
             largest_BL1 = g_BLD.abs().amax(-1, keepdim=True)
             g_BLD = g_BLD / largest_BL1.clamp_min(torch.finfo(g_BLD.dtype).tiny)
         moved_BLD = (self.rho * g_BLD).add_(delta_BLD)
         return moved_BLD.clamp_(-self.omega, self.omega).mul_(batch.mask_BL1)
 
-    def _divergence(
-        self, encoder: Encoder, batch: MicroBatch, now: Moment, noisy_BLD: Tensor, label_BC: Tensor
+    def _exact_gradient(
+        self, encoder: Encoder, batch: MicroBatch, context: StepContext, noisy_BLD: Tensor, gamma_BC: Tensor, t: int
     ) -> Tensor:
-        self._draw_masks(now, ADVERSARIAL)
-        return output_divergence(label_BC, encoder.logits(noisy_BLD, batch.inputs), batch.regression)
+        """Return the gradient of the SUM over samples by the noise: that of a sample must not depend on the batch."""
+        noisy_BLD = noisy_BLD.detach().requires_grad_()
+        with context.clock.phase("inner forward"), encoder.full_precision():
+            self._seed_dropout(context, INNER + t)
+            logits_BC = encoder.logits(noisy_BLD, batch.inputs)
+            if self.target == "GT":
+                objective = task_loss(logits_BC, batch.labels, batch.regression).sum()
+            else:
+                objective = output_divergence(gamma_BC, logits_BC, batch.regression).sum()
+        with context.clock.phase("inner backward"):
+            return torch.autograd.grad(objective, noisy_BLD)[0]
 
-    def _draw_masks(self, now: Moment, draw: int) -> None:
-        now.seed_dropout(CLEAN if self.masks == "shared" else draw)
+    def _divergence(
+        self, encoder: Encoder, batch: MicroBatch, context: StepContext, noisy_BLD: Tensor, gamma_BC: Tensor
+    ) -> Tensor:
+        self._seed_dropout(context, ADVERSARIAL)
+        return output_divergence(gamma_BC, encoder.logits(noisy_BLD, batch.inputs), batch.regression)
+
+    def _seed_dropout(self, context: StepContext, draw: int) -> None:
+        context.seed_dropout(CLEAN if self.masks == "shared" else draw)
+
+    def _noise_started(self, context: StepContext) -> bool:
+        return self.lambda_ != 0 and (context.settled or context.epoch >= self.delay)
+
+    def _is_fused(self, encoder: Encoder) -> bool:
+        return chosen_pga(vars(self), _num_outputs(encoder), encoder.drops_out) == "fused"
+
+    def memory_factor(self, encoder: Encoder, context: StepContext) -> float:
+        """Return 2 for the two graphs of `label_gradient`, 8/7 where a VJP precedes the backward of f, else 1.
+
+        Such a VJP holds the gradients of a layer beside all activations, because it must not free the graph: 1.14 to
+        1.17 times the memory of a plain step on three layers, less on more.
+        """
+        if not self._noise_started(context):
+            return 1.0
+        if self.label_gradient:
+            return 2.0
+        extra = self.target == "LP" and _num_outputs(encoder) > 2
+        return 8 / 7 if extra and self._is_fused(encoder) else 1.0
 
 
-def _outputs(encoder: Encoder) -> int:
-    """Outputs of the head."""
+def _num_outputs(encoder: Encoder) -> int:
     return encoder.model.config.num_labels  # type: ignore[return-value, union-attr]
 
 
-def _vjp(gamma_BC: Tensor, e_BLD: Tensor, q_BC: Tensor) -> Tensor:
-    """J' q of each sample, for the derivative J of its outputs by its embeddings; the graph stays."""
-    return torch.autograd.grad(gamma_BC, e_BLD, q_BC, retain_graph=True)[0]
-
-
-def _finite(values_BLD: Tensor) -> Tensor:
-    """Which samples have finite values only."""
+def _is_finite(values_BLD: Tensor) -> Tensor:
+    """Return which samples have finite values only."""
     return torch.isfinite(torch.linalg.vector_norm(values_BLD.flatten(1), torch.inf, dim=1))
 
 
-def _keep(values_BLD: Tensor, usable_B: Tensor) -> Tensor:
-    """The values of usable samples, 0 for the others (also where they are not finite)."""
+def _zero_unless(usable_B: Tensor, values_BLD: Tensor) -> Tensor:
+    """Return the values of usable samples, and 0 for the others, also where they are not finite."""
     return torch.where(usable_B.view(-1, 1, 1), values_BLD, 0.0)
+
+
+class FusedAscent:
+    """The gradient of the first ascent step from the clean backward pass, to first order in the random start delta_0.
+
+    The divergence r is 0 at the clean input and grows with the square of the change of the outputs z = gamma:
+
+        r(delta) = dz' F dz + ...,   dz = J delta,   F = diag(p) - p p'   (regression: F = 1)
+
+    so its gradient at delta_0 is 2 J' F J delta_0. F is 0 along (1, ..., 1), hence J' is needed on the C - 1 zero-sum
+    directions q only: with g_q = J' q, both J delta_0 = sum of (g_q . delta_0) q and the result, a sum of g_q, follow.
+    One of them is free, because the clean backward computes J' df with df = p - y, the derivative of f by z. Two
+    classes and regression need no other; three classes need one more vector-Jacobian product. It is taken here, before
+    the backward of f, so that this backward can free the graph.
+    """
+
+    def __init__(self, target: Literal["LP", "GT"], e_BLD: Tensor, gamma_BC: Tensor, df_BC: Tensor) -> None:
+        self.target, self.e_BLD, self.df_BC = target, e_BLD, df_BC
+        self.norm_B1 = df_BC.norm(dim=-1, keepdim=True)
+        vanishes_B1 = ~(self.norm_B1 > MIN_DERIVATIVE)
+        # the first direction is that of df, or (1, -1, 0, ...) where df vanishes; (1) for regression
+        fallback_C = functional.pad(df_BC.new_tensor([1.0, -1.0]), (0, df_BC.shape[-1] - 2))
+        unit_BC = df_BC / self.norm_B1.masked_fill(vanishes_B1, 1.0)
+        self.first_BC = torch.where(vanishes_B1, fallback_C / fallback_C.norm(), unit_BC)
+        self.first_is_free = not vanishes_B1.any()
+        directions = [] if self.first_is_free else [self.first_BC]
+        if df_BC.shape[-1] == 3:  # the second direction is orthogonal to the first and to (1, 1, 1)
+            directions.append(torch.linalg.cross(self.first_BC, torch.full_like(df_BC, 3**-0.5)))
+        self.vjps = [(q_BC, self._vjp(gamma_BC, q_BC)) for q_BC in directions if target == "LP"]
+
+    def gradient(self, gamma_BC: Tensor, delta_BLD: Tensor, share: float) -> Tensor:
+        """Return the gradient of each sample's r, or f for target GT, by the noise at delta_0."""
+        # the backward of f, if it has run, left J' df, times the share, in the embeddings' gradient
+        g_BLD = self._vjp(gamma_BC, self.df_BC) if self.e_BLD.grad is None else self.e_BLD.grad / share
+        if self.target == "GT":
+            return g_BLD
+        vjps = [*self.vjps, (self.first_BC, g_BLD / self.norm_B1.unsqueeze(-1))] if self.first_is_free else self.vjps
+        dz_BC = reduce(torch.add, ((g * delta_BLD).flatten(1).sum(1).unsqueeze(-1) * q for q, g in vjps))
+        dr_BC = 2 * _apply_fisher(gamma_BC.detach(), dz_BC)
+        return reduce(torch.add, ((q * dr_BC).sum(-1).view(-1, 1, 1) * g for q, g in vjps))
+
+    def _vjp(self, gamma_BC: Tensor, q_BC: Tensor) -> Tensor:
+        """Return J' q, for the Jacobian J of a sample's outputs by its embeddings, and keep the graph."""
+        return torch.autograd.grad(gamma_BC, self.e_BLD, q_BC, retain_graph=True)[0]
+
+
+def _apply_fisher(logits_BC: Tensor, dz_BC: Tensor) -> Tensor:
+    """Return F dz as p_i * sum over j of p_j (dz_i - dz_j), which does not cancel."""
+    if logits_BC.shape[-1] == 1:
+        return dz_BC
+    p_BC = logits_BC.softmax(-1)
+    difference_BCC = dz_BC.unsqueeze(-1) - dz_BC.unsqueeze(-2)
+    return p_BC * (difference_BCC * p_BC.unsqueeze(-2)).sum(-1)
+
+
+def loss_with_derivative(logits_BC: Tensor, labels_B: Tensor, regression: bool) -> tuple[Tensor, Tensor]:
+    """Return each sample's task loss and its derivative by the outputs, accurate also for confident predictions.
+
+    Cross-entropy as log(1 + sum over wrong classes of exp(z_j - z_y)): its derivative never takes the difference
+    p_y - 1, whose rounding would change the direction for samples that the model has learned.
+    """
+    if regression:
+        error_B = logits_BC.squeeze(-1) - labels_B.to(logits_BC.dtype)
+        return error_B.square(), 2 * error_B.detach().unsqueeze(-1)
+    true_BC = functional.one_hot(labels_B, logits_BC.shape[-1]).bool()
+    lead_BC = (logits_BC - logits_BC.gather(-1, labels_B.unsqueeze(-1))).masked_fill(true_BC, 0.0)
+    wrong_BC = lead_BC.detach().softmax(-1).masked_fill(true_BC, 0.0)
+    return lead_BC.logsumexp(-1), torch.where(true_BC, -wrong_BC.sum(-1, keepdim=True), wrong_BC)
+
+
+@dataclass
+class Settling:
+    """The rule `delay_rule="settled"`: start the noise once the training loss has settled, at t_s at the latest.
+
+    The paper finds that noise from the first step on is spent on a model that is still far from its final weights, and
+    leaves open how t_s may be chosen during training. This rule needs only the mean task loss L_0, L_1, ... of windows
+    of half an epoch. The noise starts after window k when
+
+        L_0 - L_k >= MIN_FALL * L_0                       the loss has fallen, so warm-up is over, and
+        L_(k-1) - L_k < MAX_LAST_SHARE * (L_0 - L_k)      the last window has a small share in the fall.
+
+    Losses are sums over the global batch, equal on all workers, so that all of them start at the same step. The fields
+    are plain values and saved with the state of a run.
+    """
+
+    window: int  # steps
+    means: list[float] = field(default_factory=list)  # L_0, L_1, ... of the complete windows
+    losses: list[float] = field(default_factory=list)  # of the current window
+    settled: bool = False  # once true, it stays true
+
+    @classmethod
+    def over(cls, steps_per_epoch: int) -> Settling:
+        """Return the rule with windows of half an epoch, at least one step long."""
+        return cls(max(1, steps_per_epoch // WINDOWS_PER_EPOCH))
+
+    def observe(self, loss: float) -> None:
+        """Add the mean task loss of a step."""
+        if self.settled:
+            return
+        self.losses.append(loss)
+        if len(self.losses) < self.window:
+            return
+        self.means.append(sum(self.losses) / self.window)
+        self.losses = []
+        fall = self.means[0] - self.means[-1]
+        if len(self.means) > 1 and fall >= MIN_FALL * self.means[0]:
+            self.settled = self.means[-2] - self.means[-1] < MAX_LAST_SHARE * fall

@@ -1,18 +1,19 @@
-"""The test that every model passes before it is used: does our way of running it give what transformers gives?
+"""Compare every model with stock transformers before it is used, and find the fastest exact settings to run it with.
 
-A few rows of the data run through a copy of the model in float64 with randomly perturbed weights, twice: by the stock
-model, each row alone and unpadded, and by our path (word embeddings looked up outside, rows padded into one batch, the
-last layer narrowed, our attention and dropout code). Logits and the gradients of all parameters must agree to 1e-9.
-Where they do not, slower ways are tried, down to the stock model on unpadded batches of equal length; a model on which
-none is exact is refused. Perturbed weights make this a test of the structure: a head that is zero, an output bias of
-1000 or a tiny initialisation hide nothing.
+A few rows of the data run through a float64 copy of the model with randomly perturbed weights, twice: by the stock
+model, each row alone and unpadded, and by our encoder (word embeddings looked up outside, rows padded into one batch,
+the last layer narrowed, our attention and dropout code). Logits and the gradients of all parameters must agree to 1e-9.
+Where they do not, slower settings are tried, down to the stock model on unpadded batches of equal length; a model for
+which no setting is exact is refused. Perturbed weights make this a test of the structure: a head of zeros, an output
+bias of 1000 or a tiny initialisation hide nothing.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -21,25 +22,20 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from scala_lab.data.tokens import Padding, TokenSplit, collate
 from scala_lab.errors import UserError
-from scala_lab.models.attention import own_attention, use_own_attention
-from scala_lab.models.dropout import drops_out
 from scala_lab.models.encoder import Encoder, find_word_embeddings
+from scala_lab.models.fast_layers import Narrowing, drops_out, own_attention, prove_narrowing, use_own_attention
 from scala_lab.models.loading import to_float64
-from scala_lab.models.narrowing import Narrowing, prove_narrowing
-from scala_lab.tasks.tokens import Padding, TokenSplit, collate
 
 TOLERANCE = 1e-9
-"""Largest relative difference between our path and the stock model, in float64."""
+"""Largest relative difference between our encoder and the stock model, in float64."""
 
-ROWS = 5
-"""How many rows are tried."""
-
-MOST_TOKENS, MOST_TOKENS_FORWARD = 24, 256
-"""Longer rows lose their middle, so that the test stays quick; less so where only logits are compared."""
+ROWS, MAX_TOKENS, MAX_TOKENS_FORWARD = 5, 24, 256
+"""Rows that are compared; longer ones lose their middle, which saves time, later where only logits are compared."""
 
 RANDOM_TRIES = 8
-"""How often a model that draws random numbers in training mode is asked again whether they change anything."""
+"""Further passes in training mode in which the random numbers that a model draws may change its logits."""
 
 NEGLIGIBLE = 1e-4
 """A tensor's gradient is compared relative to its own largest entry, or to this share of the model's largest where
@@ -47,37 +43,30 @@ its own is smaller: below it, a gradient that is zero in exact arithmetic (a key
 
 Use = Literal["train", "predict"]
 
+_Batch = tuple[np.ndarray, dict[str, Tensor]]  # indices of rows, and the model's inputs made of them
+_Outcome = tuple[Tensor, dict[str, Tensor | None] | None]  # logits of all rows, and gradients by parameter
+
 
 @dataclass(frozen=True)
 class Admission:
-    """How a model is run, and the evidence that this is exact.
+    """The settings that a model is run with, and the evidence that they are exact."""
 
-    Attributes:
-        padding: How rows of different lengths share a batch.
-        narrowing: What the last layer computes for the first token alone.
-        fast_attention: Whether our attention takes the place of torch's.
-        stochastic: Whether two passes in training mode may differ, by dropout or otherwise.
-        logit_difference: Largest relative difference of logits to the stock model on each row alone.
-        gradient_difference: The same of the parameters' gradients; None where only predictions were asked for.
-        note: Why a slower way than usual is taken; '' where none is.
-    """
-
-    padding: Padding
-    narrowing: Narrowing
-    fast_attention: bool
-    stochastic: bool
-    logit_difference: float
-    gradient_difference: float | None
-    note: str = ""
+    padding: Padding  # how rows of different lengths share a batch
+    narrowing: Narrowing  # what the last layer computes for the first token alone
+    fast_attention: bool  # whether our attention replaces torch's
+    stochastic: bool  # whether two passes in training mode may differ, by dropout or otherwise
+    logit_difference: float  # the largest relative one, to the stock model on each row alone
+    gradient_difference: float | None  # the same of the parameters' gradients; None where the model only predicts
+    note: str = ""  # why faster settings are not used
 
     def encoder(self, model: nn.Module, autocast: torch.dtype | None = None) -> Encoder:
-        """The model, run this way."""
+        """Wrap the model in an encoder with these settings."""
         if self.fast_attention:
             use_own_attention(model)
         return Encoder(model, narrowing=self.narrowing, stochastic=self.stochastic, autocast=autocast)
 
     def record(self) -> dict[str, Any]:
-        """The evidence as run.json keeps it."""
+        """Return the evidence as run.json stores it."""
         return {
             "rows": "each alone and unpadded by the stock model, in float64 with perturbed weights",
             "tolerance": TOLERANCE,
@@ -91,23 +80,17 @@ class Admission:
 
 
 def admit(model: nn.Module, split: TokenSplit, pad_token: int, name: str, use: Use = "train") -> Admission:
-    """Find the fastest way to run a model that is exact, or refuse it.
+    """Find the fastest exact settings for a model on a task's rows, or refuse it with a sentence on what differs.
 
-    Args:
-        model: A classifier as loaded; it is not changed.
-        split: Rows of the task.
-        pad_token: Id that rows are padded with.
-        name: What to call the model in errors.
-        use: train asks for logits and gradients from word embeddings, predict only for logits from token ids.
-
-    Raises:
-        UserError: No way is exact; the sentence says what differs.
+    To train, logits and gradients from word embeddings are compared; to predict, logits from token ids. The model is
+    not changed; `name` is what errors call it.
     """
-    rows, long_rows = _few_rows(split, MOST_TOKENS), _few_rows(split, MOST_TOKENS_FORWARD)
+    rows, long_rows = _few_rows(split, MAX_TOKENS), _few_rows(split, MAX_TOKENS_FORWARD)
     ids = torch.as_tensor(np.append(long_rows.ids, pad_token))
-    with Float64Islands(), _seeded():
+    with Float64Islands(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
         try:
-            own = _Trial(_float64_copy(model, ids), long_rows, "predict")
+            original = _Trial(_float64_copy(model, ids), long_rows, "predict")
             perturbed = _Trial(random_twin(model, ids), rows, use)
         except UserError as error:
             raise UserError(f"{name} is refused: {error}") from None
@@ -115,58 +98,33 @@ def admit(model: nn.Module, split: TokenSplit, pad_token: int, name: str, use: U
             raise UserError(
                 f"{name}: transformers itself cannot run it on a row of this task: {first_line(error)}"
             ) from error
-        stochastic = drops_out(model) or any(_is_stochastic(trial.twin, rows, use) for trial in (own, perturbed))
+        stochastic = drops_out(model) or any(_is_stochastic(trial.twin, rows, use) for trial in (original, perturbed))
         complaints: list[str] = []
-        for side in ("right", "left", "none"):
-            padding = Padding(pad_token, side)
-            for fast in (True, False):
-                found = perturbed.run(padding, fast)
-                if isinstance(found, Admission):
-                    with_own_weights = own.run(padding, fast, found.narrowing)
-                    if isinstance(with_own_weights, Admission):
-                        return replace(found, stochastic=stochastic, note="; ".join(complaints))
-                    found = with_own_weights
-                if found is not None:
-                    complaints.append(f"{_WAYS[side]}{', by our fast layers' if fast else ''}, {found}")
+        paddings = {
+            "padded on the right": Padding(pad_token, "right"),
+            "padded on the left": Padding(pad_token, "left"),
+            "unpadded": Padding(pad_token, "none"),
+        }
+        for (padded, padding), fast in itertools.product(paddings.items(), (True, False)):
+            try:
+                admission = perturbed.run(padding, fast)
+                if admission is None:
+                    continue
+                original.run(padding, fast, admission.narrowing)
+                return replace(admission, stochastic=stochastic, note="; ".join(complaints))
+            except UserError as error:
+                complaints.append(f"{padded}{', by our fast layers' if fast else ''}, {error}")
     raise UserError(f"{name} is refused, because it does not run as transformers runs it: {complaints[-1]}")
 
 
-_WAYS = {"right": "padded on the right", "left": "padded on the left", "none": "unpadded"}
-
-
 def random_twin(model: nn.Module, ids: Tensor | None = None) -> nn.Module:
-    """A copy of a model in float64 and eval mode whose weights are perturbed so that every part of it acts.
+    """Copy a model into float64 and eval mode, with weights perturbed so that every part of it acts.
 
-    Args:
-        model: It is not changed.
-        ids: Tokens of the rows that will be run: of a plain table of word embeddings only their rows are copied, since
-            the whole one would be most of the work; None copies all.
+    Weights get noise of about 1/sqrt(inputs) and biases are drawn anew: a head of zeros or a tiny initialisation then
+    has derivatives everywhere, and no large offset hides a difference. With `ids`, the tokens of the rows that will be
+    run, a plain word embedding table is cut to their rows: copying all of it would take most of the time.
     """
     twin = _float64_copy(model, ids)
-    _perturb(twin)
-    return twin
-
-
-def _float64_copy(model: nn.Module, ids: Tensor | None) -> nn.Module:
-    table = None if ids is None else _plain_table(model)
-    memo: dict[int, Any] = {}
-    if table is not None and ids is not None:
-        used = ids.unique().to(table.weight.device)
-        memo[id(table.weight)] = nn.Parameter(table.weight.detach()[used])
-    twin = to_float64(copy.deepcopy(model, memo)).eval()
-    if table is not None:
-        _UsedRows.take_place_of(twin.get_input_embeddings(), used)  # type: ignore[operator]
-    for parameter in twin.parameters():
-        parameter.requires_grad_(True)
-        parameter.grad = None
-    return twin
-
-
-def _perturb(twin: nn.Module) -> None:
-    """Add noise of about 1/sqrt(inputs) to all weights and draw biases anew.
-
-    So a head of zeros or a tiny initialisation has derivatives everywhere, and no large offset hides a difference.
-    """
     rng = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in twin.named_parameters():
@@ -177,154 +135,111 @@ def _perturb(twin: nn.Module) -> None:
                 parameter.copy_(0.1 * noise)
             else:
                 parameter.add_(noise, alpha=0.1)
-
-
-class _UsedRows(nn.Embedding):
-    """A table of word embeddings that holds the rows of some ids only; others are answered with a neighbour's."""
-
-    used: Tensor
-
-    @classmethod
-    def take_place_of(cls, table: Any, used: Tensor) -> None:
-        """Turn a plain table whose weight has been cut down into one of these."""
-        table.__class__ = cls
-        table.used = used
-        padding = table.padding_idx
-        table.padding_idx = (
-            int((used < padding).sum()) if padding is not None and bool((used == padding).any()) else None
-        )
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Look ids up."""
-        places = torch.searchsorted(self.used, input.contiguous()).clamp_max(len(self.used) - 1)
-        return nn.functional.embedding(places, self.weight, self.padding_idx)
-
-
-def _plain_table(model: nn.Module) -> nn.Embedding | None:
-    table = find_word_embeddings(model)
-    if type(table) is not nn.Embedding or table._forward_hooks:
-        return None
-    users = [name for name, value in model.named_parameters(remove_duplicate=False) if value is table.weight]
-    return table if len(users) == 1 else None
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """Logits, one row per sample, and the gradient of each parameter for random weights on them."""
-
-    logits: Tensor
-    gradients: Mapping[str, Tensor | None] | None
+    return twin
 
 
 class _Trial:
-    """A float64 model with what its stock forward pass gives on each row alone, to compare other ways with."""
+    """A float64 model and what its stock forward pass gives on each row alone, to compare settings with."""
 
     def __init__(self, twin: nn.Module, rows: TokenSplit, use: Use) -> None:
         self.twin, self.rows, self.use = twin, rows, use
-        self.device = next(twin.parameters()).device
-        before = self._longest()
-        if not torch.equal(self._longest(), before):
+        alone = _batches(twin, rows, [np.array([row]) for row in range(len(rows))], Padding())
+        longest = alone[int(np.argmax(rows.lengths))][1]
+        with torch.no_grad():
+            before, again = twin(**longest).logits, twin(**longest).logits
+        if not torch.equal(again, before):
             raise UserError("it gives two answers to one row, although in eval mode")
-        self.stock = self._stock()
-        if not torch.allclose(self._longest(), before, rtol=TOLERANCE, atol=TOLERANCE):
+        self.stock = self._outcome(lambda inputs: twin(**inputs).logits, alone)
+        with torch.no_grad():
+            after = twin(**longest).logits
+        if not torch.allclose(after, before, rtol=TOLERANCE, atol=TOLERANCE):
             raise UserError("its answer to a row depends on the rows that it was given before")
 
-    def run(self, padding: Padding, fast: bool, narrowing: Narrowing | None = None) -> Admission | str | None:
-        """Run the rows our way: the way if it is exact, else what differs; None where the fast way is the slow one.
+    def run(self, padding: Padding, fast: bool, narrowing: Narrowing | None = None) -> Admission | None:
+        """Run the rows by our encoder and return its settings; raise UserError if the result is not the stock model's.
 
-        Args:
-            padding: How rows share a batch.
-            fast: Whether to use our attention and a narrowed last layer.
-            narrowing: What is narrowed; default whatever can be proved.
+        `fast` uses our attention and a narrowed last layer, default whatever narrowing can be proved; None where that
+        leaves nothing fast.
         """
-        batches = [(group, _to(collate(self.rows, group, padding), self.device)) for group in self._groups(padding)]
-        with own_attention(self.twin) if fast else nullcontext(False) as own:
+        indices, lengths = np.arange(len(self.rows)), self.rows.lengths
+        equal_lengths = [indices[lengths == length] for length in np.unique(lengths)]
+        batches = _batches(self.twin, self.rows, equal_lengths if padding.side == "none" else [indices], padding)
+        with own_attention(self.twin) if fast else nullcontext(False) as fast_attention:
             try:
                 if narrowing is None:
                     narrowing = _proved(self.twin, batches) if fast else Narrowing()
-                    if fast and not own and narrowing.norm is None:
+                    if fast and not fast_attention and narrowing.norm is None:
                         return None
-                found = self._ours(Encoder(self.twin, narrowing=narrowing), batches)
-            except UserError as error:
-                return str(error)
-            except Exception as error:  # noqa: BLE001 - whatever a model's own code raises
-                return f"it fails ({first_line(error)})"
-        differences = _differences(found, self.stock)
-        return differences if isinstance(differences, str) else Admission(padding, narrowing, own, True, *differences)
+                encoder = Encoder(self.twin, narrowing=narrowing)
+                if self.use == "train":
+                    for parameter in self.twin.parameters():
+                        parameter.grad = torch.zeros_like(parameter)  # as in training, which accumulates in place
+                    outcome = self._outcome(lambda inputs: encoder.logits(encoder.embed(inputs), inputs), batches)
+                else:
+                    outcome = self._outcome(encoder.predict, batches)
+            except UserError:
+                raise
+            except Exception as error:  # whatever a model's own code raises
+                raise UserError(f"it fails ({first_line(error)})") from error
+        return Admission(padding, narrowing, fast_attention, True, *_differences(outcome, self.stock))
 
-    def _longest(self) -> Tensor:
-        """Logits of the longest row."""
-        row = np.array([int(np.argmax(self.rows.lengths))])
-        with torch.no_grad():
-            return self.twin(**_to(collate(self.rows, row, Padding()), self.device)).logits
-
-    def _stock(self) -> _Outcome:
-        """Each row alone by the model's own forward pass."""
-        logits, train = [], self.use == "train"
-        with torch.set_grad_enabled(train):
-            for row in range(len(self.rows)):
-                inputs = _to(collate(self.rows, np.array([row]), Padding()), self.device)
-                logits.append(self.twin(**inputs).logits)
-                if train:
-                    (logits[-1] * self._weights(logits[-1])[row]).sum().backward()
-        return _Outcome(torch.cat(logits).detach(), _take_gradients(self.twin) if train else None)
-
-    def _ours(self, encoder: Encoder, batches: Sequence[tuple[np.ndarray, dict[str, Tensor]]]) -> _Outcome:
-        """The rows by our path."""
+    def _outcome(self, forward: Callable[[dict[str, Tensor]], Tensor], batches: Sequence[_Batch]) -> _Outcome:
+        """Return the logits of all rows, and in training the gradient of a randomly weighted sum of them."""
         parts, train = [], self.use == "train"
-        if train:
-            for parameter in self.twin.parameters():
-                parameter.grad = torch.zeros_like(parameter)  # as in training, where gradients are added up in place
         with torch.set_grad_enabled(train):
-            for group, inputs in batches:
-                logits = encoder.logits(encoder.embed(inputs), inputs) if train else encoder.predict(inputs)
+            for rows, inputs in batches:
+                logits = forward(inputs)
                 if train:
-                    (logits * self._weights(logits)[group]).sum().backward()
+                    rng = torch.Generator().manual_seed(1)  # the same weights for all settings
+                    weights = torch.randn(len(self.rows), *logits.shape[1:], generator=rng, dtype=torch.float64)
+                    (logits * weights.to(logits)[rows]).sum().backward()
                 parts.append(logits.detach())
-        together = parts[0].new_empty((len(self.rows), *parts[0].shape[1:]))
-        for (group, _), part in zip(batches, parts, strict=True):
-            together[torch.as_tensor(group)] = part
-        return _Outcome(together, _take_gradients(self.twin) if train else None)
-
-    def _groups(self, padding: Padding) -> list[np.ndarray]:
-        """All rows in one batch, or those of equal length where nothing may be padded."""
-        places = np.arange(len(self.rows))
-        if padding.side != "none":
-            return [places]
-        return [places[self.rows.lengths == length] for length in np.unique(self.rows.lengths)]
-
-    def _weights(self, logits: Tensor) -> Tensor:
-        """Random numbers that logits are summed with, the same for all ways."""
-        shape = (len(self.rows), *logits.shape[1:])
-        return torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(logits)
+        all_logits = parts[0].new_empty((len(self.rows), *parts[0].shape[1:]))
+        for (rows, _), part in zip(batches, parts, strict=True):
+            all_logits[torch.as_tensor(rows)] = part
+        if not train:
+            return all_logits, None
+        gradients = {name: parameter.grad for name, parameter in self.twin.named_parameters()}
+        self.twin.zero_grad(set_to_none=True)
+        return all_logits, gradients
 
 
-def _differences(found: _Outcome, expected: _Outcome) -> tuple[float, float | None] | str:
-    """The largest relative differences of logits and of gradients, or what differs by more than the tolerance."""
-    if found.logits.shape != expected.logits.shape:
-        return f"logits have shape {tuple(found.logits.shape)}, not {tuple(expected.logits.shape)}"
-    scale = max(float(expected.logits.abs().max()), torch.finfo(torch.float32).eps)
-    by_logits = float((found.logits - expected.logits).abs().max()) / scale
-    if not by_logits <= TOLERANCE:
-        return f"logits differ by {by_logits:.1e}"
-    if found.gradients is None or expected.gradients is None:
-        return by_logits, None
-    largest = max(float(value.abs().max()) for value in expected.gradients.values() if value is not None)
-    worst, where = 0.0, ""
-    for name, theirs in expected.gradients.items():
-        ours = found.gradients[name]
-        if theirs is None or ours is None:
-            difference = 0.0 if ours is None or not ours.any() else float("inf")
-        else:
-            scale = max(float(theirs.abs().max()), NEGLIGIBLE * largest)
-            difference = float((ours - theirs).abs().max()) / scale
-        if not difference <= worst:
-            worst, where = difference, name
-    return (by_logits, worst) if worst <= TOLERANCE else f"the gradient of {where} differs by {worst:.1e}"
+def _differences(ours: _Outcome, stock: _Outcome) -> tuple[float, float | None]:
+    """Return the largest relative differences of logits and of gradients; raise UserError above the tolerance."""
+    (logits, gradients), (stock_logits, stock_gradients) = ours, stock
+    if logits.shape != stock_logits.shape:
+        raise UserError(f"logits have shape {tuple(logits.shape)}, not {tuple(stock_logits.shape)}")
+    scale = max(float(stock_logits.abs().max()), torch.finfo(torch.float32).eps)
+    logit_difference = float((logits - stock_logits).abs().max()) / scale
+    if not logit_difference <= TOLERANCE:
+        raise UserError(f"logits differ by {logit_difference:.1e}")
+    if gradients is None or stock_gradients is None:
+        return logit_difference, None
+    largest = max(float(gradient.abs().max()) for gradient in stock_gradients.values() if gradient is not None)
+    differences = {
+        name: _gradient_difference(gradients[name], expected, NEGLIGIBLE * largest)
+        for name, expected in stock_gradients.items()
+    }
+    worst = max(differences, key=differences.__getitem__)
+    if not differences[worst] <= TOLERANCE:
+        raise UserError(f"the gradient of {worst} differs by {differences[worst]:.1e}")
+    return logit_difference, differences[worst]
 
 
-def _proved(twin: nn.Module, batches: Sequence[tuple[np.ndarray, dict[str, Tensor]]]) -> Narrowing:
-    """What can be narrowed, by the batch that has the most rows of several tokens."""
+def _gradient_difference(ours: Tensor | None, stock: Tensor | None, negligible: float) -> float:
+    """Return the largest relative difference of two gradients, infinite where one of them is not finite.
+
+    No gradient equals one of zeros: the stock model and ours may differ in which parameters autograd reaches.
+    """
+    if ours is None or stock is None:
+        rest = stock if ours is None else ours
+        return 0.0 if rest is None or not rest.any() else float("inf")
+    difference = float((ours - stock).abs().max()) / max(float(stock.abs().max()), negligible)
+    return difference if difference == difference else float("inf")
+
+
+def _proved(twin: nn.Module, batches: Sequence[_Batch]) -> Narrowing:
+    """Prove what can be narrowed, on the largest batch whose rows have several tokens."""
     longer = [inputs for _, inputs in batches if inputs["input_ids"].shape[1] > 1]
     if not longer:
         return Narrowing()
@@ -336,87 +251,111 @@ def _is_stochastic(twin: nn.Module, rows: TokenSplit, use: Use) -> bool:
     """Whether two passes in training mode differ, in their logits or gradients.
 
     A model that draws random numbers may use them rarely (a mixture of experts that samples among nearly equal ones),
-    so it is asked more often.
+    so it runs more often.
     """
-    device = next(twin.parameters()).device
-    every = [_to(collate(rows, np.array([row]), Padding()), device) for row in range(len(rows))]
-    longest = every[int(np.argmax(rows.lengths))]
+    batches = _batches(twin, rows, [np.array([row]) for row in range(len(rows))], Padding())
+    longest = batches[int(np.argmax(rows.lengths))][1]
 
-    def answer() -> list[Tensor]:
+    def logits_and_gradients() -> list[Tensor]:
         with torch.set_grad_enabled(use == "train"):
             logits = twin(**longest).logits
         if use != "train":
             return [logits]
-        slopes = torch.autograd.grad(logits.square().sum(), list(twin.parameters()), allow_unused=True)
-        return [logits, *(slope for slope in slopes if slope is not None)]
+        gradients = torch.autograd.grad(logits.square().sum(), list(twin.parameters()), allow_unused=True)
+        return [logits, *(gradient for gradient in gradients if gradient is not None)]
 
-    def logits_of_all() -> Tensor:
+    def logits_of_all_rows() -> Tensor:
         with torch.no_grad():
-            return torch.cat([twin(**inputs).logits for inputs in every])
+            return torch.cat([twin(**inputs).logits for _, inputs in batches])
 
     twin.train()
     try:
-        before, (first, second) = torch.get_rng_state(), (answer(), answer())
+        before, (first, second) = torch.get_rng_state(), (logits_and_gradients(), logits_and_gradients())
         if len(first) != len(second) or not all(map(torch.equal, first, second)):
             return True
         if torch.equal(torch.get_rng_state(), before):
             return False
-        reference = logits_of_all()
-        return any(not torch.equal(logits_of_all(), reference) for _ in range(RANDOM_TRIES))
+        reference = logits_of_all_rows()
+        return any(not torch.equal(logits_of_all_rows(), reference) for _ in range(RANDOM_TRIES))
     finally:
         twin.eval()
 
 
-def _few_rows(split: TokenSplit, most: int) -> TokenSplit:
-    """Rows of several lengths: real ones from the shortest to the longest, without their middle where they are long.
+def _few_rows(split: TokenSplit, max_tokens: int) -> TokenSplit:
+    """Pick rows from the shortest to the longest, and cut the middle out of those that are too long.
 
     Where the data has one length only, further rows are cut shorter, so that padding is tried all the same.
     """
     order = np.argsort(split.lengths, kind="stable")
     chosen = order[np.unique(np.linspace(0, len(order) - 1, ROWS).astype(int))]
-    lengths = [min(int(length), most) for length in split.lengths[chosen]]
+    lengths = [min(int(length), max_tokens) for length in split.lengths[chosen]]
     if len(set(lengths)) < 3 and max(lengths) > 3:
-        longest = int(order[-1])
-        for shorter in (max(lengths) // 2 + 1, max(lengths) // 4 + 1):
-            chosen, lengths = np.append(chosen, longest), [*lengths, shorter]
-    keep = [_without_middle(int(split.lengths[row]), length) for row, length in zip(chosen, lengths, strict=True)]
-    source = np.concatenate([split.offsets[row] + places for row, places in zip(chosen, keep, strict=True)])
+        chosen = np.append(chosen, [order[-1]] * 2)
+        lengths += [max(lengths) // 2 + 1, max(lengths) // 4 + 1]
+    parts = []
+    for row, length in zip(chosen, lengths, strict=True):
+        tokens, tail = np.arange(split.offsets[row], split.offsets[row + 1]), length // 2
+        parts.append(np.delete(tokens, slice(length - tail, len(tokens) - tail)))
+    source = np.concatenate(parts)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     types = None if split.type_ids is None else split.type_ids[source]
     return TokenSplit(split.ids[source], offsets, types, np.arange(len(chosen)))
 
 
-def _without_middle(length: int, wanted: int) -> np.ndarray:
-    head = (wanted + 1) // 2
-    return np.concatenate([np.arange(head), np.arange(length - (wanted - head), length)])
+def _batches(twin: nn.Module, split: TokenSplit, groups: Sequence[np.ndarray], padding: Padding) -> list[_Batch]:
+    """Collate a batch of each group of rows, on the model's device and without labels."""
+    device = next(twin.parameters()).device
+    return [
+        (rows, {name: value.to(device) for name, value in collate(split, rows, padding).items() if name != "labels"})
+        for rows in groups
+    ]
 
 
-def _take_gradients(twin: nn.Module) -> dict[str, Tensor | None]:
-    found = {name: parameter.grad for name, parameter in twin.named_parameters()}
-    twin.zero_grad(set_to_none=True)
-    return found
+def _float64_copy(model: nn.Module, ids: Tensor | None) -> nn.Module:
+    table = None if ids is None else _plain_table(model)
+    memo: dict[int, Any] = {}
+    if table is not None and ids is not None:
+        used = ids.unique().to(table.weight.device)
+        memo[id(table.weight)] = nn.Parameter(table.weight.detach()[used])
+    twin = to_float64(copy.deepcopy(model, memo)).eval()
+    if table is not None:
+        small: Any = twin.get_input_embeddings()  # type: ignore[operator]
+        padding = table.padding_idx
+        small.__class__, small.used = _UsedRows, used
+        small.padding_idx = int((used < padding).sum()) if padding is not None and padding in used else None
+    for parameter in twin.parameters():
+        parameter.requires_grad_(True)
+        parameter.grad = None
+    return twin
 
 
-def _to(batch: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    return {name: value.to(device) for name, value in batch.items() if name != "labels"}
+def _plain_table(model: nn.Module) -> nn.Embedding | None:
+    """Return the word embedding table, unless it is special or shares its weight with another layer."""
+    table = find_word_embeddings(model)
+    if type(table) is not nn.Embedding or table._forward_hooks:
+        return None
+    users = [name for name, value in model.named_parameters(remove_duplicate=False) if value is table.weight]
+    return table if len(users) == 1 else None
+
+
+class _UsedRows(nn.Embedding):
+    """A word embedding table with the rows of the sorted ids `used` only; another id gets the row of a neighbour."""
+
+    used: Tensor
+
+    def forward(self, input: Tensor) -> Tensor:
+        rows = torch.searchsorted(self.used, input.contiguous()).clamp_max(len(self.used) - 1)
+        return nn.functional.embedding(rows, self.weight, self.padding_idx)
 
 
 def first_line(error: Exception) -> str:
-    """The kind of an exception and the first line of what it says."""
+    """Return an exception's type and the first line of its message."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
-@contextmanager
-def _seeded() -> Iterator[None]:
-    """Leave the global random state as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield
-
-
 class Float64Islands(TorchFunctionMode):
-    """Computes in float64 what models compute in float32 whatever their own precision (RMSNorm, softmax, rotations).
+    """Compute in float64 what models compute in float32 whatever their own precision (RMSNorm, softmax, rotations).
 
     Otherwise their rounding, which depends on the shapes of a batch, would be all that the comparison sees.
     """
@@ -424,7 +363,6 @@ class Float64Islands(TorchFunctionMode):
     _LOW = frozenset({torch.float32, torch.float16, torch.bfloat16})
 
     def __torch_function__(self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of torch."""
         named = dict(kwargs or {})
         if function is Tensor.float:
             return args[0].double()

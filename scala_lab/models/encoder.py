@@ -1,4 +1,4 @@
-"""The one place that knows how to run a model from word embeddings plus noise."""
+"""Run a sequence classifier from its word embeddings, so that noise can be added to them."""
 
 from __future__ import annotations
 
@@ -12,28 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from scala_lab.errors import UserError
-from scala_lab.models.dropout import drops_out, use_fast_dropout
-from scala_lab.models.narrowing import Narrowing, narrowed
+from scala_lab.models.fast_layers import Narrowing, drops_out, narrowed, use_fast_dropout
 
 
 class Encoder:
-    """A sequence classifier seen from its word embeddings e = E[ids].
-
-    `embed` looks words up, `logits` runs everything after that (position and type embeddings, LayerNorm,
-    layers, head). Noise is added between the two:
+    """A classifier of transformers in two parts: word embeddings e = E[ids], and everything after them.
 
         e_BLD = encoder.embed(inputs)
         z_BC = encoder.logits(e_BLD + delta_BLD, inputs)
 
-    The model is called with its token ids, and its table of word embeddings answers with the given embeddings. So
-    whatever else a model does with ids (the last token of a decoder, positions counted from the padding) stays right.
-
-    Gradients reach the table through `embed`. On CPU its backward adds the looked-up rows straight into
-    the table's gradient: the stock backward fills a zero tensor as large as the whole table for every
-    micro-batch, which costs more than a layer of a small encoder.
+    The model is called with its token ids, and its word embedding table returns the given embeddings. So whatever else
+    a model does with ids (the last token of a decoder, positions counted from the padding) stays right.
 
     Args:
-        model: A classifier of transformers.
+        model: Left in the mode that it is in.
         narrowing: What the last layer computes for the first token alone, as `admission.admit` proved it.
         stochastic: Whether the model has dropout; default as its modules and config say.
         autocast: Precision of matrix products; default that of the weights.
@@ -56,27 +48,24 @@ class Encoder:
 
     @functools.cached_property
     def _table(self) -> Any:
-        return word_embeddings(self.model)
+        table = find_word_embeddings(self.model)
+        if table is None:
+            raise UserError("it has no table of word embeddings that noise could be added to")
+        return table
 
     @functools.cached_property
     def _plain_table(self) -> bool:
-        """Whether the table's rows are all that a lookup gives and moves."""
+        """Whether a lookup returns rows of the table as they are, and its gradient changes these rows alone."""
         table = self._table
         special = table.max_norm or table.scale_grad_by_freq or table.sparse if type(table) is nn.Embedding else True
         return not special and not table._forward_hooks
 
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return next(self.model.parameters()).device
-
     def embed(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Word embeddings of a batch, (samples, tokens, width)."""
+        """Look up the word embeddings of a batch, (samples, tokens, width)."""
         ids = inputs["input_ids"]
         if self._plain_table:
             weight = self._table.weight
-            in_place = weight.is_cpu and weight.grad is not None and torch.is_grad_enabled() and weight.requires_grad
-            if in_place:
+            if weight.is_cpu and weight.grad is not None and torch.is_grad_enabled() and weight.requires_grad:
                 return _InPlaceLookup.apply(weight, ids, self._table.padding_idx)
         embeddings = self._table(ids)
         if not isinstance(embeddings, Tensor) or embeddings.ndim != 3:
@@ -84,19 +73,17 @@ class Encoder:
         return embeddings
 
     def logits(self, embeddings: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Outputs of the head, (samples, classes), in at least float32."""
+        """Compute the outputs of the head from word embeddings: (samples, classes), in at least float32."""
         with replaced_embeddings(self._table, inputs["input_ids"], embeddings):
             return self._run(**inputs)
 
     def predict(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Outputs of the head from token ids."""
+        """Compute the outputs of the head from token ids."""
         return self._run(**inputs)
 
     def _run(self, **inputs: Tensor) -> Tensor:
-        with (
-            narrowed(self.model, self.narrowing),
-            torch.autocast(self.device.type, self.autocast or torch.bfloat16, enabled=self.autocast is not None),
-        ):
+        device, dtype = next(self.model.parameters()).device.type, self.autocast or torch.bfloat16
+        with narrowed(self.model, self.narrowing), torch.autocast(device, dtype, enabled=self.autocast is not None):
             logits = self.model(**inputs, **self._options).logits
         return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
@@ -121,12 +108,12 @@ class Encoder:
 
 
 def without_cache(model: nn.Module) -> dict[str, bool]:
-    """The option by which a decoder keeps no keys and values for further tokens; none for other models."""
+    """Return the option by which a decoder stores no keys and values for further tokens; none for other models."""
     return {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
 
 
 def find_word_embeddings(model: nn.Module) -> nn.Module | None:
-    """The module that turns token ids into word embeddings; None where the model has none."""
+    """Return the module that turns token ids into word embeddings; None where the model has none."""
     try:
         table = model.get_input_embeddings()  # type: ignore[operator]
     except (AttributeError, NotImplementedError):
@@ -134,58 +121,49 @@ def find_word_embeddings(model: nn.Module) -> nn.Module | None:
     return table if isinstance(table, nn.Module) else None
 
 
-def word_embeddings(model: nn.Module) -> Any:
-    """The module that turns token ids into word embeddings.
-
-    Raises:
-        UserError: The model has none.
-    """
-    table = find_word_embeddings(model)
-    if table is None:
-        raise UserError("it has no table of word embeddings that noise could be added to")
-    return table
-
-
 @contextmanager
 def replaced_embeddings(table: nn.Module, ids: Tensor, embeddings: Tensor) -> Iterator[None]:
-    """Have a table of word embeddings answer with these embeddings when it is asked for these ids.
+    """Make a word embedding table return these embeddings for these ids inside the block.
 
     Tokens that a model itself appends (Longformer fills up its attention window) are looked up as usual.
 
     Raises:
-        UserError: Inside the block the model asked for other ids, or never asked.
+        UserError: Inside the block the model looked up other ids, or none.
     """
     if embeddings.shape[:2] != ids.shape:
         raise ValueError(f"{tuple(ids.shape)} tokens have no embeddings of shape {tuple(embeddings.shape)}")
-    asked_before = table.__dict__.get("forward")
-    look_up = table.forward
+    own_forward, look_up = table.__dict__.get("forward"), table.forward
     tokens, used = ids.shape[1], False
 
-    def answer(asked: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def forward(wanted: Tensor, *args: Any, **kwargs: Any) -> Any:
         nonlocal used
         used = True
-        if asked is ids or torch.equal(asked, ids):
+        if wanted is ids or torch.equal(wanted, ids):
             return embeddings
-        if torch.equal(asked, ids.T):  # XLNet puts tokens before samples
+        if torch.equal(wanted, ids.T):  # XLNet puts tokens before samples
             return embeddings.transpose(0, 1)
-        if asked.ndim == 2 and torch.equal(asked[:, :tokens], ids):
-            return torch.cat([embeddings, look_up(asked[:, tokens:], *args, **kwargs)], dim=1)
+        if wanted.ndim == 2 and torch.equal(wanted[:, :tokens], ids):
+            return torch.cat([embeddings, look_up(wanted[:, tokens:], *args, **kwargs)], dim=1)
         raise UserError("it looks up other word embeddings than those of its input")
 
-    table.forward = answer  # type: ignore[method-assign]
+    table.forward = forward  # type: ignore[method-assign]
     try:
         yield
     finally:
-        if asked_before is None:
+        if own_forward is None:
             del table.forward
         else:
-            table.forward = asked_before  # type: ignore[method-assign]
+            table.forward = own_forward  # type: ignore[method-assign]
     if not used:
         raise UserError("it does not look its word embeddings up in its own table")
 
 
 class _InPlaceLookup(torch.autograd.Function):
-    """E[ids] whose backward adds into E.grad, which must exist, instead of returning a dense gradient."""
+    """E[ids] whose backward adds the rows' gradients straight into E.grad, which must exist.
+
+    The stock backward fills a zero tensor as large as the whole table for every micro-batch, which on CPU costs more
+    than a layer of a small encoder.
+    """
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, ids: Tensor, padding_idx: int | None) -> Tensor:
@@ -198,7 +176,7 @@ class _InPlaceLookup(torch.autograd.Function):
         (ids,) = ctx.saved_tensors
         rows, flat = gradient.reshape(-1, gradient.shape[-1]), ids.reshape(-1)
         if ctx.padding_idx is not None:
-            kept = flat != ctx.padding_idx
-            rows, flat = rows[kept], flat[kept]
+            real = flat != ctx.padding_idx
+            rows, flat = rows[real], flat[real]
         ctx.weight.grad.index_add_(0, flat, rows)
         return None, None, None

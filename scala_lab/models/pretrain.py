@@ -1,9 +1,9 @@
-"""BERT's pretraining on text of the grammar: how the embedded encoder was made, and how to make it again.
+"""BERT's pretraining on text of the synthetic grammar, which made the embedded encoder.
 
-Two losses are added, as BERT does: masked tokens are guessed back, and the first token's output, through the pooler,
-says whether a pair of sentences belongs together.
+The loss is BERT's: the mean over masked tokens, which are predicted, plus the mean over pairs of sentences, where the
+pooled output of the first token predicts whether the two belong together.
 
-The result is a function of the settings alone: text, masks, order and weights are seeded, batches hold lines of like
+The result is a function of the settings alone: text, masks, order and weights are seeded, batches hold lines of similar
 length, and dropout is off, so on one machine with one thread count two runs end with the same bytes.
 """
 
@@ -14,14 +14,14 @@ import string
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from scala_lab.data.synthetic.generation import Line, lines
+from scala_lab.data.synthetic.words import all_words
 from scala_lab.errors import UserError
 from scala_lab.files import new_folder, write_json
-from scala_lab.tasks.embedded.corpus import Line, lines, sentences
-from scala_lab.tasks.embedded.words import all_words
 
 if TYPE_CHECKING:
     import torch
@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 RECORD, HEAD = "pretrain.json", "pretraining_heads.safetensors"
 FILES = frozenset({RECORD, HEAD, "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"})
-"""What an encoder's folder holds."""
+"""The files of an encoder's folder."""
 
 HELDOUT_LINES, HELDOUT_SEED = 4_000, 1_000_003
+IGNORE_INDEX = -100
+"""In `Batch.fits`, for lines without a pair label, as torch's cross-entropy."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,8 @@ class Settings:
     intermediate: int = 256
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Tokenised lines of like length, before masking."""
+class Batch(NamedTuple):
+    """Tokenised lines of similar length, before masking."""
 
     ids: np.ndarray
     types: np.ndarray
@@ -64,29 +65,142 @@ class Batch:
     fits: np.ndarray
 
 
-NOT_ASKED = -100
-"""In `Batch.fits`, for lines that are no pair; the class index that torch's cross-entropy leaves out."""
+def pretrain(
+    out: Path, settings: Settings | None = None, progress: Callable[[int, float], None] | None = None
+) -> dict[str, Any]:
+    """Train an encoder and write it to a folder; an earlier encoder there is replaced at the end.
+
+    AdamW, linear warm-up and decay, gradient norm clipped at 1. `progress` is called after every step with the number
+    of steps done and the step's loss. Returns the record that is written to `pretrain.json`.
+    """
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    settings = settings or Settings()
+    check_folder(out)
+    torch.set_num_threads(settings.threads)
+    rng = np.random.default_rng(settings.seed)
+    tokenizer = _build_tokenizer()
+    model = _build_model(settings, len(tokenizer))
+    text = lines(min(settings.lines, settings.steps * settings.batch_size), settings.seed + 1)
+    batches = _length_sorted_batches(text, tokenizer, settings.batch_size, rng)
+    groups = [
+        {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": settings.weight_decay},
+        {"params": [p for p in model.parameters() if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, 0.98))
+    warmup = max(1, round(settings.warmup * settings.steps))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / warmup, (settings.steps - step) / max(1, settings.steps - warmup))
+    )
+    # Eval mode: no dropout. The text is endless, so there is nothing to regularise.
+    model.eval()
+    for step in range(settings.steps):
+        token_logits, targets, pair_logits, fits = _predict(
+            model, batches[step % len(batches)], settings.mask_rate, rng
+        )
+        labelled = fits != IGNORE_INDEX
+        pair_loss = cross_entropy(pair_logits[labelled], fits[labelled], reduction="sum") / max(1, int(labelled.sum()))
+        loss = cross_entropy(token_logits, targets) + pair_loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if progress is not None:
+            progress(step + 1, float(loss.detach()))
+    record = {**asdict(settings), **heldout(model, tokenizer, settings.mask_rate), "torch": torch.__version__}
+    _write(out, model, tokenizer, record)
+    return record
 
 
-def vocabulary() -> list[str]:
-    """The special tokens, then single characters (so that a strange word is spelled, not lost), then words."""
-    characters = string.ascii_lowercase + string.digits + string.punctuation
-    frames = {word for line in sentences(20_000, seed=0) for word in line.split()}
-    words = sorted(set(all_words()) | frames - set(characters))
-    pieces = [f"##{character}" for character in string.ascii_lowercase + string.digits]
-    return list(dict.fromkeys([*SPECIAL, *characters, *pieces, *words]))
+def heldout(model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, mask_rate: float) -> dict[str, float]:
+    """Compute loss (nats per masked token) and accuracy on tokens and on pairs, on lines not used for pretraining."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    rng = np.random.default_rng(HELDOUT_SEED)
+    batches = _length_sorted_batches(lines(HELDOUT_LINES, HELDOUT_SEED), tokenizer, 125, rng)
+    model.eval()
+    loss, right, tokens, pairs_right, pairs = 0.0, 0, 0, 0, 0
+    with torch.no_grad():
+        for batch in batches:
+            token_logits, targets, pair_logits, fits = _predict(model, batch, mask_rate, rng)
+            loss += float(cross_entropy(token_logits, targets, reduction="sum"))
+            right += int((token_logits.argmax(-1) == targets).sum())
+            tokens += len(targets)
+            pairs_right += int((pair_logits.argmax(-1) == fits).sum())
+            pairs += int((fits != IGNORE_INDEX).sum())
+    return {
+        "heldout_loss": loss / tokens,
+        "heldout_accuracy": right / tokens,
+        "heldout_pair_accuracy": pairs_right / pairs,
+    }
 
 
-def build_tokenizer() -> PreTrainedTokenizerBase:
-    """A lower-casing WordPiece tokenizer over `vocabulary`."""
+def _predict(
+    model: BertForPreTraining, batch: Batch, mask_rate: float, rng: np.random.Generator
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Corrupt a batch and return the logits of the chosen tokens, these tokens, the pair logits and which pairs fit."""
+    import torch
+
+    corrupted, chosen = map(torch.from_numpy, corrupt(batch, model.config.vocab_size, mask_rate, rng))
+    ids, types, mask, fits = map(torch.from_numpy, batch)
+    output = model.bert(input_ids=corrupted, token_type_ids=types, attention_mask=mask)
+    token_logits = model.cls.predictions(output.last_hidden_state[chosen])
+    return token_logits, ids[chosen], model.cls.seq_relationship(output.pooler_output), fits
+
+
+def corrupt(batch: Batch, vocabulary_size: int, rate: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Choose tokens to predict; of these 80% become [MASK], 10% a random token, 10% stay.
+
+    Returns:
+        The corrupted ids, and a boolean array of the chosen positions, at least one.
+    """
+    chosen = (rng.random(batch.ids.shape) < rate) & (batch.ids >= len(SPECIAL))
+    if not chosen.any():
+        chosen[0, 1] = True
+    u = rng.random(batch.ids.shape)
+    ids = np.where(chosen & (u < 0.8), SPECIAL.index("[MASK]"), batch.ids)
+    replacements = rng.integers(len(SPECIAL), vocabulary_size, batch.ids.shape)
+    return np.where(chosen & (u >= 0.9), replacements, ids), chosen
+
+
+def _length_sorted_batches(
+    text: list[Line], tokenizer: PreTrainedTokenizerBase, size: int, rng: np.random.Generator
+) -> list[Batch]:
+    """Sort lines by length, cut them into batches and shuffle the batches."""
+    inputs = [tuple(line.text.split("\t")) if "\t" in line.text else line.text for line in text]
+    tokenised = tokenizer.backend_tokenizer.encode_batch(inputs)
+    encoded = sorted(zip(tokenised, text, strict=True), key=lambda row: len(row[0]))
+    batches = []
+    for start in range(0, len(encoded) - size + 1, size):
+        rows = encoded[start : start + size]
+        ids, types, mask = np.zeros((3, size, len(rows[-1][0])), dtype=np.int64)
+        for index, (row, _) in enumerate(rows):
+            ids[index, : len(row)] = row.ids
+            types[index, : len(row)] = row.type_ids
+            mask[index, : len(row)] = 1
+        fits = np.array([IGNORE_INDEX if line.fits is None else int(line.fits) for _, line in rows])
+        batches.append(Batch(ids, types, mask, fits))
+    return [batches[index] for index in rng.permutation(len(batches))]
+
+
+def _build_tokenizer() -> PreTrainedTokenizerBase:
+    """Build a lower-casing WordPiece tokenizer: special tokens, characters (which spell unknown words), then words."""
     from transformers import BertTokenizer
 
-    ids = {token: index for index, token in enumerate(vocabulary())}
+    characters = string.ascii_lowercase + string.digits + string.punctuation
+    frames = {word for line in lines(20_000, seed=0) for word in line.text.split()}
+    words = sorted(set(all_words()) | frames - set(characters))
+    pieces = [f"##{character}" for character in string.ascii_lowercase + string.digits]
+    vocabulary = dict.fromkeys([*SPECIAL, *characters, *pieces, *words])
+    ids = {token: index for index, token in enumerate(vocabulary)}
     return BertTokenizer(vocab=ids, do_lower_case=True, model_max_length=128)
 
 
-def build_model(settings: Settings, vocabulary_size: int) -> BertForPreTraining:
-    """The encoder with its pretraining heads, freshly initialised from the seed."""
+def _build_model(settings: Settings, vocabulary_size: int) -> BertForPreTraining:
+    """Initialise the encoder and its pretraining heads from the seed."""
     import torch
     from transformers import BertConfig, BertForPreTraining
 
@@ -103,173 +217,14 @@ def build_model(settings: Settings, vocabulary_size: int) -> BertForPreTraining:
         return BertForPreTraining(config)
 
 
-def length_uniform_batches(
-    text: list[Line], tokenizer: PreTrainedTokenizerBase, size: int, rng: np.random.Generator
-) -> list[Batch]:
-    """Lines sorted by length, cut into batches, batches shuffled."""
-    inputs = [tuple(line.text.split("\t")) if "\t" in line.text else line.text for line in text]
-    tokenised = [
-        row
-        for start in range(0, len(inputs), 10_000)
-        for row in tokenizer.backend_tokenizer.encode_batch(inputs[start : start + 10_000])
-    ]
-    encoded = [
-        (np.array(row.ids), np.array(row.type_ids), NOT_ASKED if line.fits is None else int(line.fits))
-        for row, line in zip(tokenised, text, strict=True)
-    ]
-    encoded.sort(key=lambda row: len(row[0]))
-    batches = []
-    for start in range(0, len(encoded) - size + 1, size):
-        rows = encoded[start : start + size]
-        empty = np.zeros((size, len(rows[-1][0])), dtype=np.int64)
-        batch = Batch(empty, empty.copy(), empty.copy(), fits=np.array([fits for _, _, fits in rows]))
-        for index, (ids, types, _) in enumerate(rows):
-            batch.ids[index, : len(ids)] = ids
-            batch.types[index, : len(ids)] = types
-            batch.mask[index, : len(ids)] = 1
-        batches.append(batch)
-    return [batches[index] for index in rng.permutation(len(batches))]
-
-
-def corrupt(batch: Batch, vocabulary_size: int, rate: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Choose tokens to predict; of these 80% become [MASK], 10% a random token, 10% stay.
-
-    Returns:
-        The corrupted ids, and where the chosen tokens are (a boolean array with at least one True).
-    """
-    chosen = (rng.random(batch.ids.shape) < rate) & (batch.ids >= len(SPECIAL))
-    if not chosen.any():
-        chosen[0, 1] = True
-    how = rng.random(batch.ids.shape)
-    ids = np.where(chosen & (how < 0.8), SPECIAL.index("[MASK]"), batch.ids)
-    strange = rng.integers(len(SPECIAL), vocabulary_size, batch.ids.shape)
-    return np.where(chosen & (how >= 0.9), strange, ids), chosen
-
-
-@dataclass(frozen=True)
-class Guesses:
-    """What the model says of a corrupted batch, and what is true: tokens at the chosen places, and pairs that fit."""
-
-    token_logits: torch.Tensor
-    tokens: torch.Tensor
-    pair_logits: torch.Tensor
-    fits: torch.Tensor
-
-    def loss(self) -> torch.Tensor:
-        """Mean over tokens plus mean over pairs, as BERT's."""
-        from torch.nn.functional import cross_entropy
-
-        asked = self.fits != NOT_ASKED
-        pairs = cross_entropy(self.pair_logits[asked], self.fits[asked], reduction="sum") / max(1, int(asked.sum()))
-        return cross_entropy(self.token_logits, self.tokens) + pairs
-
-
-def _guess(model: BertForPreTraining, batch: Batch, rate: float, rng: np.random.Generator) -> Guesses:
-    """Token logits at the chosen positions only."""
-    import torch
-
-    ids, chosen = corrupt(batch, model.config.vocab_size, rate, rng)
-    output = model.bert(
-        input_ids=torch.from_numpy(ids),
-        token_type_ids=torch.from_numpy(batch.types),
-        attention_mask=torch.from_numpy(batch.mask),
-    )
-    where = torch.from_numpy(chosen)
-    return Guesses(
-        model.cls.predictions(output.last_hidden_state[where]),
-        torch.from_numpy(batch.ids)[where],
-        model.cls.seq_relationship(output.pooler_output),
-        torch.from_numpy(batch.fits),
-    )
-
-
-def heldout(model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, mask_rate: float) -> dict[str, float]:
-    """Loss (nats per chosen token), and accuracy on tokens and on pairs, on lines that no pretraining has seen."""
-    import torch
-
-    rng = np.random.default_rng(HELDOUT_SEED)
-    batches = length_uniform_batches(lines(HELDOUT_LINES, HELDOUT_SEED), tokenizer, 125, rng)
-    model.eval()
-    loss, right, tokens, pairs_right, pairs = 0.0, 0, 0, 0, 0
-    with torch.no_grad():
-        for batch in batches:
-            found = _guess(model, batch, mask_rate, rng)
-            loss += float(torch.nn.functional.cross_entropy(found.token_logits, found.tokens, reduction="sum"))
-            right += int((found.token_logits.argmax(-1) == found.tokens).sum())
-            tokens += len(found.tokens)
-            pairs_right += int((found.pair_logits.argmax(-1) == found.fits).sum())
-            pairs += int((found.fits != NOT_ASKED).sum())
-    return {
-        "heldout_loss": loss / tokens,
-        "heldout_accuracy": right / tokens,
-        "heldout_pair_accuracy": pairs_right / pairs,
-    }
-
-
-def pretrain(
-    out: Path, settings: Settings | None = None, progress: Callable[[int, float], None] | None = None
-) -> dict[str, Any]:
-    """Train an encoder and write its folder: weights, config, tokenizer, head and record.
-
-    AdamW, linear warm-up and decay, gradient norm clipped at 1.
-
-    Args:
-        out: Folder to write; it must be new, or hold an earlier encoder, which is replaced at the end.
-        settings: What to train and how.
-        progress: Called after every step with the number of steps done and the step's loss.
-
-    Returns:
-        The record that is written to `pretrain.json`.
-
-    Raises:
-        UserError: The folder holds something else.
-    """
-    import torch
-
-    settings = settings or Settings()
-    check_folder(out)
-    torch.set_num_threads(settings.threads)
-    rng = np.random.default_rng(settings.seed)
-    tokenizer = build_tokenizer()
-    model = build_model(settings, len(tokenizer))
-    text = lines(min(settings.lines, settings.steps * settings.batch_size), settings.seed + 1)
-    batches = length_uniform_batches(text, tokenizer, settings.batch_size, rng)
-    decayed = [weight for weight in model.parameters() if weight.ndim > 1]
-    plain = [weight for weight in model.parameters() if weight.ndim <= 1]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": plain, "weight_decay": 0.0}],
-        lr=settings.learning_rate,
-        betas=(0.9, 0.98),
-    )
-    warm = max(1, round(settings.warmup * settings.steps))
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / warm, (settings.steps - step) / max(1, settings.steps - warm))
-    )
-    # Eval mode: no dropout. The text is endless, so there is nothing to regularise.
-    model.eval()
-    for step in range(settings.steps):
-        batch = batches[step % len(batches)]
-        loss = _guess(model, batch, settings.mask_rate, rng).loss()
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        if progress is not None:
-            progress(step + 1, float(loss.detach()))
-    record = {**asdict(settings), **heldout(model, tokenizer, settings.mask_rate), "torch": torch.__version__}
-    _write(out, model, tokenizer, record)
-    return record
-
-
 def check_folder(out: Path) -> None:
-    """Refuse a folder that holds anything but an earlier encoder."""
+    """Refuse a folder that holds anything but an encoder."""
     if out.exists() and not (out.is_dir() and {file.name for file in out.iterdir()} <= FILES):
         raise UserError(f"--out {out} holds something other than an encoder: name a new folder")
 
 
 def _write(out: Path, model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, record: dict[str, Any]) -> None:
-    """The encoder apart from its head, so that a classifier loads it without leftovers."""
+    """Write the encoder apart from its head, so that a classifier loads it without unexpected weights."""
     from safetensors.torch import save_file
 
     head = {name: weight for name, weight in model.cls.state_dict().items() if "decoder" not in name}
@@ -285,7 +240,7 @@ def _write(out: Path, model: BertForPreTraining, tokenizer: PreTrainedTokenizerB
 
 
 def read_encoder(folder: Path) -> tuple[BertForPreTraining, PreTrainedTokenizerBase, dict[str, Any]]:
-    """The encoder with its head, the tokenizer and the record from a folder that `pretrain` wrote."""
+    """Read the encoder with its head, the tokenizer and the record from a folder that `pretrain` wrote."""
     from safetensors.torch import load_file
     from transformers import AutoTokenizer, BertConfig, BertForPreTraining
 

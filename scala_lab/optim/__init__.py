@@ -1,7 +1,8 @@
-"""Optimizers with group-wise rates, their schedules, and how a spec becomes one of them."""
+"""Optimizers with group-wise learning rates (Lamb, Ngd), and how a spec becomes an optimizer with its schedule."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,13 +13,7 @@ __all__ = ["Lamb", "Ngd"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the optimizers, and torch with them, on first use."""
-    if name == "Lamb":
-        from scala_lab.optim.lamb import Lamb
-
-        return Lamb
-    if name == "Ngd":
-        from scala_lab.optim.ngd import Ngd
-
-        return Ngd
+    """Import an optimizer, and torch with it, on first use."""
+    if name in __all__:
+        return getattr(import_module(f"scala_lab.optim.{name.lower()}"), name)
     raise AttributeError(f"module 'scala_lab.optim' has no attribute {name!r}")

@@ -1,61 +1,152 @@
-"""From a spec to an optimizer, and the rate it starts from when none is given."""
+"""From a spec to an optimizer: parameter groups, the base class of Lamb and Ngd, and the learning rate."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
-from scala_lab.optim.schedule import scaled_rate
+import torch
+from torch import nn
 
 if TYPE_CHECKING:
     import torch
 
-    from scala_lab.spec import OptimSpec
+    from scala_lab.config import OptimSpec
 
-BASE_RATE: Mapping[str, float] = MappingProxyType({"adamw": 1.77e-4, "lamb": 1.77e-3, "ngd": 1.77e-3})
-"""Peak rate at batch size 32 for an encoder of width 384: 1e-3 for adamw and 1e-2 for the others at 1024."""
+
+BLOCK = re.compile(r"^(.*?\.\d+)\.")
+"""The start of a parameter's name up to its first number: `bert.encoder.layer.0`."""
+
+
+def parameter_groups(
+    model: nn.Module, weight_decay: float, groups: Literal["tensor", "layer"], adapt_all: bool, optimizer: str
+) -> list[dict[str, Any]]:
+    """Return the groups of the trainable parameters for an optimizer, in the order of `model.named_parameters()`.
+
+    Biases and normalisation weights never decay. What shares a rate for `groups`, with layers as in `layer_names`:
+
+    | optimizer | tensor | layer |
+    |---|---|---|
+    | adamw | no rates to share | the same |
+    | lamb | each matrix its own; biases and norms not adapted | one per layer over its matrices |
+    | lamb, adapt_all | each tensor its own | one per layer over everything in it |
+    | ngd | each tensor its own | one per layer over everything in it |
+    """
+    named = [(name, param) for name, param in model.named_parameters() if param.requires_grad]
+    undecayed = undecayed_names(model)
+    without_decay = [param for name, param in named if name in undecayed]
+    if optimizer == "adamw" or groups == "tensor":
+        with_decay = [param for name, param in named if name not in undecayed]
+        decay: dict[str, Any] = {"name": "decay", "params": with_decay, "weight_decay": weight_decay}
+        rest: dict[str, Any] = {"name": "no decay", "params": without_decay, "weight_decay": 0.0}
+        if optimizer == "lamb":
+            decay["adapt"], rest["adapt"] = True, adapt_all
+        if optimizer == "ngd":
+            decay["joint"] = rest["joint"] = False
+        return [group for group in (decay, rest) if group["params"]]
+    unadapted = undecayed if optimizer == "lamb" and not adapt_all else set()
+    layers = layer_names(model)
+    by_layer: dict[str, dict[str, Any]] = {}
+    for name, param in named:
+        if name not in unadapted:
+            new = {"name": layers[name], "params": [], "decayed": [], "weight_decay": weight_decay, "joint": True}
+            group = by_layer.setdefault(layers[name], new)
+            group["params"].append(param)
+            group["decayed"].append(name not in undecayed)
+    result = list(by_layer.values())
+    if unadapted and without_decay:
+        result.append({"name": "biases and norms", "params": without_decay, "weight_decay": 0.0, "adapt": False})
+    return result
+
+
+def undecayed_names(model: nn.Module) -> set[str]:
+    """Return the names of biases, of the weights of LayerNorm and RMSNorm modules, and of other vectors."""
+    return {
+        name
+        for prefix, module in model.named_modules()
+        for name, param in module.named_parameters(prefix, recurse=False)
+        if param.ndim <= 1 or name.endswith("bias") or _is_norm(module)
+    }
+
+
+def _is_norm(module: nn.Module) -> bool:
+    rms = getattr(torch.nn, "RMSNorm", nn.LayerNorm)
+    return isinstance(module, (nn.LayerNorm, rms)) or type(module).__name__.endswith(("LayerNorm", "RMSNorm"))
+
+
+def layer_names(model: nn.Module) -> dict[str, str]:
+    """Return the layer of each parameter: its numbered block, or `embeddings` before the first and `head` after it."""
+    layers: dict[str, str] = {}
+    outside = "embeddings"
+    for name, _ in model.named_parameters():
+        block = BLOCK.match(name)
+        if block:
+            outside = "head"
+        layers[name] = block.group(1) if block else outside
+    return layers
+
+
+REFERENCE_BATCH = 32
+"""The batch size at which rates are quoted."""
 
 REFERENCE_WIDTH = 384
-"""The encoder width that BASE_RATE belongs to."""
+"""The encoder width at which rates are quoted."""
 
-WIDER_EXPONENT: Mapping[str, float] = MappingProxyType({"adamw": 2.0, "lamb": 2.0, "ngd": 2.0})
-"""How fast the rate falls as the encoder gets wider than REFERENCE_WIDTH: 4.4e-5 for adamw at BERT-base's 768."""
+BASE_RATE: Mapping[str, float] = {"adamw": 1.77e-4, "lamb": 1.77e-3, "ngd": 1.77e-3}
+"""Peak rate at the reference batch and width; at batch size 1024 that is 1e-3 for adamw and 1e-2 for the others."""
 
-NARROWER_EXPONENT: Mapping[str, float] = MappingProxyType({"adamw": 0.6, "lamb": 0.0, "ngd": 0.0})
-"""How fast it rises as the encoder gets narrower: 3e-3 for adamw at the embedded encoder's 64 and batch size 1024.
-The others move in proportion to the weights, whatever their number."""
+WIDER_EXPONENT = 2.0
+"""How fast the rate falls for encoders wider than the reference: 4.4e-5 for adamw at BERT-base's 768."""
 
-
-def default_rate(optimizer: str, hidden_size: int, batch_size: int) -> float:
-    """A sound peak rate: BASE * sqrt(B / 32) * (384 / width)^exponent, with one exponent per side of the reference."""
-    ratio = REFERENCE_WIDTH / hidden_size
-    exponent = (NARROWER_EXPONENT if ratio > 1 else WIDER_EXPONENT)[optimizer]
-    return scaled_rate(BASE_RATE[optimizer], batch_size, "sqrt") * ratio**exponent
+NARROWER_EXPONENT: Mapping[str, float] = {"adamw": 0.6, "lamb": 0.0, "ngd": 0.0}
+"""How fast it rises for narrower encoders: 3e-3 for adamw at the embedded encoder's 64 and batch size 1024. The updates
+of the others are proportional to the weight norm, whatever the number of weights."""
 
 
 def build_optimizer(model: torch.nn.Module, spec: OptimSpec, lr: float) -> torch.optim.Optimizer:
-    """The optimizer a resolved spec names, over the model's trainable parameters.
-
-    Args:
-        model: Already on its device and in its dtype.
-        spec: With `optimizer`, `eps` and `groups` filled in, as `RunSpec.resolved` does.
-        lr: Peak rate.
-    """
-    import torch
-
-    from scala_lab.optim.groups import parameter_groups
-    from scala_lab.optim.lamb import Lamb
-    from scala_lab.optim.ngd import Ngd
-
+    """Return the optimizer of a resolved spec for a model that is already on its device and in its dtype."""
     if spec.optimizer is None or spec.groups is None or spec.eps is None:
         raise ValueError("build_optimizer needs a resolved spec: optimizer, groups and eps are still open")
     groups = parameter_groups(model, spec.weight_decay, spec.groups, spec.adapt_all, spec.optimizer)
     limits = {"max_weight_norm": spec.max_weight_norm, "min_weight_norm": spec.min_weight_norm}
     betas = (spec.beta1, spec.beta2)
     if spec.optimizer == "lamb":
+        from scala_lab.optim.lamb import Lamb
+
         return Lamb(groups, lr=lr, betas=betas, eps=spec.eps, weight_decay=spec.weight_decay, **limits)
     if spec.optimizer == "ngd":
+        from scala_lab.optim.ngd import Ngd
+
         return Ngd(groups, lr=lr, weight_decay=spec.weight_decay, **limits)
     fused = all(param.is_floating_point() and param.device.type in ("cpu", "cuda") for param in model.parameters())
     return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=spec.eps, weight_decay=spec.weight_decay, fused=fused)
+
+
+def rate_factor(step: int, total: int, warmup: float) -> float:
+    """Return the share of the peak rate at a 0-based step: linear warm-up to 1, then linear decay, never 0.
+
+    min((step + 1) / (W + 1), (total - step) / (total - W)) with W = round(warmup * total) warm-up steps, at
+    most total - 1. The peak is at step W; the step after the last would have rate 0.
+    """
+    if not 0 <= step < total:
+        raise ValueError(f"step {step} is not one of {total} steps")
+    warmup_steps = min(round(warmup * total), total - 1)
+    return min((step + 1) / (warmup_steps + 1), (total - step) / (total - warmup_steps))
+
+
+def scaled_rate(lr: float, batch_size: int, rule: Literal["none", "sqrt", "linear"]) -> float:
+    """Return the rate at `batch_size`, where `lr` is the rate at batch size 32 unless the rule is none."""
+    growth = batch_size / REFERENCE_BATCH
+    factors = {"none": 1.0, "sqrt": math.sqrt(growth), "linear": growth}
+    if rule not in factors:
+        raise ValueError(f"unknown scaling rule {rule!r}: none, sqrt or linear")
+    return lr * factors[rule]
+
+
+def default_rate(optimizer: str, hidden_size: int, batch_size: int) -> float:
+    """Return a sound peak rate: BASE_RATE * sqrt(B / 32) * (384 / width)^exponent."""
+    ratio = REFERENCE_WIDTH / hidden_size
+    exponent = NARROWER_EXPONENT[optimizer] if ratio > 1 else WIDER_EXPONENT
+    return scaled_rate(BASE_RATE[optimizer], batch_size, "sqrt") * ratio**exponent

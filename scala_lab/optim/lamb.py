@@ -10,41 +10,77 @@ For a tensor w with gradient g, after t steps:
 with ratio = 1 where ||w|| or ||u|| is 0. L is `min_weight_norm`, U is `max_weight_norm`.
 
 Provenance: You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", ICLR 2020,
-Algorithm 2. Implementations differ from one another; this one stands so:
+Algorithm 2. Implementations differ; the choices here:
 
-- Bias correction is inside u, before its norm is taken, as in apex and timm; pytorch-optimizer takes the ratio
+- Bias correction is part of u, before its norm is taken, as in apex and timm; pytorch-optimizer takes the ratio
   over the uncorrected moments and adds eps to ||u||.
-- nu clips the weight norm, as the paper's phi may, and pytorch-optimizer does (at 10); timm can clip the ratio
+- nu clips the weight norm, as the paper's phi may and as pytorch-optimizer does (at 10); timm can clip the ratio
   (at 1) instead, apex clips neither.
-- The gradient is taken as it comes; apex and timm first scale it to a global norm of at most 1 unless told not to.
-- Whether a tensor is adapted is said by its parameter group (`adapt`); apex and timm infer it from weight decay.
-- The steps that bias correction counts are a tensor's own, not its group's.
+- The gradient is not clipped; apex and timm by default first scale it to a global norm of at most 1.
+- The parameter group says whether a tensor is adapted (`adapt`); apex and timm infer it from weight decay.
+- Bias correction counts the steps of each tensor, not of its group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from itertools import compress
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from scala_lab.optim.groupwise import GroupwiseOptimizer
-from scala_lab.optim.weight_norms import (
-    add_scaled,
-    check_norm_limits,
-    decayed_pairs,
-    group_norms,
-    per_tensor,
-)
+
+class GroupwiseOptimizer(torch.optim.Optimizer, ABC):
+    """Base of Lamb and Ngd: updates group after group, scaled by nu(||w||) with nu(c) = max(low, min(c, high))."""
+
+    def __init__(
+        self, params: Iterable[Any], lr: float, weight_decay: float, low: float, high: float, **defaults: Any
+    ) -> None:
+        if not lr >= 0:
+            raise ValueError(f"lr must be at least 0, not {lr}")
+        if not 0 <= low <= high:
+            raise ValueError(f"weight norm limits must satisfy 0 <= min <= max, not min {low} and max {high}")
+        limits = {"min_weight_norm": low, "max_weight_norm": high}
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **limits, "decayed": None, **defaults})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group after checking that it has one device, one dtype and one decay mark per tensor."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        kinds = {(param.device, param.dtype) for param in group["params"]}
+        if len(kinds) > 1:
+            raise ValueError(
+                f"tensors of one parameter group must share a device and a dtype, found {sorted(map(str, kinds))}"
+            )
+        if group["decayed"] is not None and len(group["decayed"]) != len(group["params"]):
+            raise ValueError(f"`decayed` has {len(group['decayed'])} entries for {len(group['params'])} tensors")
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Update all parameters that have a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            params = [param for param in group["params"] if param.grad is not None]
+            if params:
+                self.update(group, params)
+        return loss
+
+    @abstractmethod
+    def update(self, group: dict[str, Any], params: list[Tensor]) -> None:
+        """Update the tensors of a group that have a gradient."""
 
 
 class Lamb(GroupwiseOptimizer):
     """LAMB with a clipped weight norm; the module's docstring has the formula.
 
-    A parameter group may also carry:
+    A parameter group may also set:
 
-    - `adapt` (default True): False makes ratio = 1, which leaves bias-corrected AdamW.
+    - `adapt` (default True): False makes ratio = 1, which is bias-corrected AdamW.
     - `joint` (default False): True gives all tensors of the group one ratio, with norms over their
       concatenation, as the ScaLA paper's per-layer rates; False gives each tensor its own.
     - `decayed` (default None): one bool per tensor; tensors marked False take no weight decay.
@@ -56,7 +92,7 @@ class Lamb(GroupwiseOptimizer):
         lr: Learning rate.
         betas: Decay of the two moments.
         eps: Added to the root of the second moment.
-        weight_decay: Decay, inside the update direction.
+        weight_decay: Part of the update direction u.
         max_weight_norm: U; `inf` for no clip.
         min_weight_norm: L.
     """
@@ -71,28 +107,15 @@ class Lamb(GroupwiseOptimizer):
         max_weight_norm: float = 10.0,
         min_weight_norm: float = 0.0,
     ) -> None:
-        if not lr >= 0:
-            raise ValueError(f"lr must be at least 0, not {lr}")
         if not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"betas must be in [0, 1), not {betas}")
         if not eps >= 0:
             raise ValueError(f"eps must be at least 0, not {eps}")
-        check_norm_limits(min_weight_norm, max_weight_norm)
-        self._pending: Tensor | None = None
-        self._scratch: Tensor | None = None
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "max_weight_norm": max_weight_norm,
-            "min_weight_norm": min_weight_norm,
-            "adapt": True,
-            "joint": False,
-            "decayed": None,
-            "fused": True,  # tells the base class to put a restored step count where the fused kernel reads it
-        }
-        super().__init__(params, defaults)
+        self._pending: Tensor | None = None  # counts of clipped and adapted ratios, still on the device
+        self._scratch: Tensor | None = None  # see `_zeros_like`
+        # `fused` makes torch load a saved step count to where the fused kernel reads it
+        options = {"betas": betas, "eps": eps, "adapt": True, "joint": False, "fused": True}
+        super().__init__(params, lr, weight_decay, min_weight_norm, max_weight_norm, **options)
 
     def update(self, group: dict[str, Any], params: list[Tensor]) -> None:
         """Move the tensors of a group."""
@@ -100,38 +123,27 @@ class Lamb(GroupwiseOptimizer):
         if not group["adapt"]:
             torch._foreach_add_(params, updates, alpha=-group["lr"])
             return
-        ratios = self._ratios(group, params, updates)
-        add_scaled(params, updates, per_tensor(ratios.mul_(-group["lr"]), len(params)))
+        add_scaled(params, updates, self._ratios(group, params, updates).mul_(-group["lr"]))
 
     def _directions(self, group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
         """Advance the moments in place and return u, the step's only temporary."""
         states = [self._state_of(param) for param in params]
-        steps = [state["step"] for state in states]
+        m, v, steps = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step"))
+        grads = [_in_layout_of(param, param.grad) for param in params if param.grad is not None]
         updates = self._zeros_like(params)
         torch._foreach_add_(steps, 1)
-        # AdamW's fused kernel, stepping by -1 from 0, leaves m_hat / (sqrt(v_hat) + eps): one pass over memory
-        torch._fused_adamw_(
-            updates,
-            [_laid_out_as(param.grad, param) for param in params if param.grad is not None],
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
-            [],
-            steps,
-            lr=-1.0,
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            weight_decay=0.0,
-            eps=group["eps"],
-            amsgrad=False,
-            maximize=False,
-        )
+        # a step of AdamW's fused kernel from 0 with rate -1 gives m_hat / (sqrt(v_hat) + eps) in one pass over memory
+        (beta1, beta2), eps = group["betas"], group["eps"]
+        fixed: dict[str, Any] = {"lr": -1.0, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
+        torch._fused_adamw_(updates, grads, m, v, [], steps, beta1=beta1, beta2=beta2, eps=eps, **fixed)
         if group["weight_decay"]:
-            some_updates, some_params = decayed_pairs(group, params, updates)
-            torch._foreach_add_(some_updates, some_params, alpha=group["weight_decay"])
+            mask = decay_mask(group, params)
+            decayed = list(compress(params, mask))
+            torch._foreach_add_(list(compress(updates, mask)), decayed, alpha=group["weight_decay"])
         return updates
 
     def _state_of(self, param: Tensor) -> dict[str, Any]:
-        """The step count and moments of a parameter, zero at first."""
+        """Return the step count and moments of a parameter, 0 at first."""
         state = self.state[param]
         if "exp_avg" not in state:
             state["step"] = torch.zeros((), dtype=torch.float32, device=param.device)
@@ -142,10 +154,10 @@ class Lamb(GroupwiseOptimizer):
         return state
 
     def _zeros_like(self, params: list[Tensor]) -> list[Tensor]:
-        """Zeros in the shapes and layouts of the parameters.
+        """Return zeros in the shapes and layouts of the parameters.
 
-        On the CPU their memory is kept from step to step: fresh pages cost more than the whole update. On CUDA
-        the caching allocator sees to that, and the memory serves the activations in between.
+        On the CPU their memory is reused from step to step: fresh pages cost more than the whole update. On CUDA
+        the caching allocator does that, and activations use the memory in between.
         """
         if params[0].device.type != "cpu":
             return [torch.zeros_like(param, memory_format=torch.preserve_format) for param in params]
@@ -159,7 +171,7 @@ class Lamb(GroupwiseOptimizer):
         ]
 
     def _ratios(self, group: dict[str, Any], params: list[Tensor], updates: list[Tensor]) -> Tensor:
-        """nu(||w||) / ||u||, a vector over the tensors (one entry if joint), and the count of clips."""
+        """Return nu(||w||) / ||u||, a vector over the tensors (one entry if joint), and count the clips."""
         weight_norms, update_norms = group_norms(params, group["joint"]), group_norms(updates, group["joint"])
         clipped_norms = weight_norms.clamp(group["min_weight_norm"], group["max_weight_norm"])
         usable = (weight_norms > 0) & (update_norms > 0)
@@ -168,44 +180,52 @@ class Lamb(GroupwiseOptimizer):
         return torch.where(usable, clipped_norms / update_norms, 1.0)
 
     def clip_counts(self) -> dict[str, int]:
-        """How many ratios were adapted so far, and for how many of them nu clipped the weight norm.
+        """Return how many ratios were adapted so far, and for how many of them nu clipped the weight norm.
 
-        The count stays on the device during steps; asking waits for it. It is part of the state.
+        The counts stay on the device during steps; this call waits for it. They are part of the state.
         """
         state = self.state[self.param_groups[0]["params"][0]]
-        clipped, adapted = state.get("clipped", 0), state.get("adapted", 0)
-        if self._pending is not None:
-            new_clipped, new_adapted = self._pending.tolist()
-            clipped, adapted = clipped + new_clipped, adapted + new_adapted
-            self._pending = None
-        state["clipped"], state["adapted"] = clipped, adapted
-        return {"clipped": clipped, "adapted": adapted}
+        clipped, adapted = (0, 0) if self._pending is None else self._pending.tolist()
+        self._pending = None
+        state["clipped"] = state.get("clipped", 0) + clipped
+        state["adapted"] = state.get("adapted", 0) + adapted
+        return {name: state[name] for name in ("clipped", "adapted")}
 
     def state_dict(self) -> dict[str, Any]:
-        """The state with the clip counts settled into it, on the first parameter, as plain numbers."""
+        """Return the state, with the clip counts as numbers in the state of the first parameter."""
         self.clip_counts()
         return super().state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore moments, steps and clip counts."""
-        self._pending = None
-        super().load_state_dict(state_dict)
 
     def __getstate__(self) -> dict[str, Any]:
         self.clip_counts()
         return super().__getstate__()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._pending = None
-        self._scratch = None
+        self._pending = self._scratch = None
         super().__setstate__(state)
 
 
-def _laid_out_as(gradient: Tensor, param: Tensor) -> Tensor:
-    """The gradient in the memory layout of its parameter, which the fused kernel takes for granted."""
+def _in_layout_of(param: Tensor, gradient: Tensor) -> Tensor:
+    """Return the gradient in the memory layout of its parameter, which the fused kernel assumes."""
     if gradient.is_sparse:
         raise RuntimeError("Lamb takes dense gradients only")
     return gradient if gradient.stride() == param.stride() else torch.empty_like(param).copy_(gradient)
 
 
-__all__ = ["Lamb"]
+def group_norms(tensors: Sequence[Tensor], joint: bool) -> Tensor:
+    """Return the L2 norms as a vector: one entry per tensor, or a single one over their concatenation."""
+    norms = torch.stack(torch._foreach_norm(list(tensors)))
+    return torch.linalg.vector_norm(norms).reshape(1) if joint else norms
+
+
+def add_scaled(params: list[Tensor], updates: list[Tensor], factors: Tensor) -> None:
+    """Add factor * update to each parameter, in one pass without a temporary; a single factor serves all of them."""
+    torch._foreach_addcmul_(params, updates, list(factors.expand(len(params)).unbind()))
+
+
+def decay_mask(group: dict[str, Any], params: list[Tensor]) -> list[bool]:
+    """Return which of a group's parameters take weight decay."""
+    if group["decayed"] is None:
+        return [True] * len(params)
+    marks = {id(param): mark for param, mark in zip(group["params"], group["decayed"], strict=True)}
+    return [marks[id(param)] for param in params]

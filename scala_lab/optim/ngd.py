@@ -1,36 +1,30 @@
-r"""Normalized gradient descent with group-wise rates: the update that ScaLA's theorem speaks of.
+r"""Normalized gradient descent with group-wise rates: the update in ScaLA's theorem.
 
 For the tensors x_i of one group with gradient g_i:
 
     x_i = x_i - lr * nu(||x_i||) * g_i / ||g_i||,    nu(c) = max(L, min(c, U))
 
-The norms run over the group's concatenation when `joint`, which makes a group a layer. There are no moments.
-A group whose gradient is 0 stays where it is; so does one whose weights are all 0 unless L > 0, as printed in
-the paper's Algorithm 1. Weight decay, which the paper's update does not have, is decoupled as in AdamW.
+The norms run over the group's concatenation if `joint`, which makes a group a layer. There are no moments. A group
+whose gradient is 0 does not move; nor does one whose weights are all 0 unless L > 0, as printed in the paper's
+Algorithm 1. Weight decay, which the paper's update does not have, is decoupled as in AdamW.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import compress
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from scala_lab.optim.groupwise import GroupwiseOptimizer
-from scala_lab.optim.weight_norms import (
-    add_scaled,
-    check_norm_limits,
-    decayed_pairs,
-    group_norms,
-    per_tensor,
-)
+from scala_lab.optim.lamb import GroupwiseOptimizer, add_scaled, decay_mask, group_norms
 
 
 class Ngd(GroupwiseOptimizer):
     """Normalized gradient descent; the module's docstring has the formula.
 
-    A parameter group may carry `joint` (default True: one norm over all its tensors) and `decayed` (default
+    A parameter group may set `joint` (default True: one norm over all its tensors) and `decayed` (default
     None: one bool per tensor; tensors marked False take no weight decay).
 
     Args:
@@ -49,30 +43,15 @@ class Ngd(GroupwiseOptimizer):
         min_weight_norm: float = 0.0,
         weight_decay: float = 0.0,
     ) -> None:
-        if not lr >= 0:
-            raise ValueError(f"lr must be at least 0, not {lr}")
-        check_norm_limits(min_weight_norm, max_weight_norm)
-        defaults = {
-            "lr": lr,
-            "max_weight_norm": max_weight_norm,
-            "min_weight_norm": min_weight_norm,
-            "weight_decay": weight_decay,
-            "joint": True,
-            "decayed": None,
-        }
-        super().__init__(params, defaults)
+        super().__init__(params, lr, weight_decay, min_weight_norm, max_weight_norm, joint=True)
 
     def update(self, group: dict[str, Any], params: list[Tensor]) -> None:
         """Move the tensors of a group."""
         grads = [param.grad for param in params if param.grad is not None]
-        gradient_norms = group_norms(grads, group["joint"])
-        weight_norms = group_norms(params, group["joint"])
+        gradient_norms, weight_norms = group_norms(grads, group["joint"]), group_norms(params, group["joint"])
         factors = weight_norms.clamp_(group["min_weight_norm"], group["max_weight_norm"]).div_(gradient_norms)
         factors = torch.where(gradient_norms > 0, factors, 0.0)
         if group["weight_decay"]:
-            _, decayed = decayed_pairs(group, params, params)
+            decayed = list(compress(params, decay_mask(group, params)))
             torch._foreach_mul_(decayed, 1 - group["lr"] * group["weight_decay"])
-        add_scaled(params, grads, per_tensor(factors.mul_(-group["lr"]), len(params)))
-
-
-__all__ = ["Ngd"]
+        add_scaled(params, grads, factors.mul_(-group["lr"]))

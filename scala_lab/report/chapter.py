@@ -1,42 +1,91 @@
 """One study of a report: its findings, drawn and written out, or the sentence that says why there are none.
 
-Everything a study's own code can break happens here, so that a study that fails takes no other down with it.
+A study's own code runs only here, so that a study that fails does not affect the others. `report.json`, the manifest,
+says what a report is of, so that it can be rebuilt from its own folder.
 """
 
 from __future__ import annotations
 
+import json
 import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scala_lab.errors import UserError
-from scala_lab.report.saving import figure_files
+from scala_lab.files import write_json
+from scala_lab.report.figures.style import figure_files
 from scala_lab.report.tables import Column, columns_of, csv_text, latex_text, markdown_text
-from scala_lab.runs.records import Records
-from scala_lab.runs.store import everything
-from scala_lab.study.declaration import Drawing, Findings, Study, Tabulation
-from scala_lab.study.discovery import find_study
-from scala_lab.study.frame import frame_of
+from scala_lab.study.api import Drawing, Findings, Study, Tabulation, find_study, frame_of
+from scala_lab.study.profiles import Profile, find_profile
+from scala_lab.sweep.store import Records, unique_items
 
 if TYPE_CHECKING:
-    from scala_lab.claims.record import ClaimRecord
-    from scala_lab.study.profiles import Profile
+    from scala_lab.study.verdicts import ClaimRecord
+
+
+MANIFEST_FILE = "report.json"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The profile, inputs and studies of a report.
+
+    Attributes:
+        profile: Name of the profile.
+        data_dir: As given on the command line.
+        model: As given on the command line.
+        model_is_folder: Whether that was a folder when the runs were trained.
+        device: The device that `auto` resolved to when the runs were trained, part of their ids.
+        studies: References of the studies (see `scala_lab.study.api`), in the order of the page.
+        command: The last command that added to the report.
+    """
+
+    profile: str
+    data_dir: str | None = None
+    model: str | None = None
+    model_is_folder: bool = False
+    device: str = "cpu"
+    studies: tuple[str, ...] = ()
+    command: str = ""
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest | None:
+        """Read the manifest of a folder; None if it has none."""
+        file = folder / MANIFEST_FILE
+        try:
+            values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            return cls(**{**values, "studies": tuple(values["studies"])})
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{file} is damaged or was written by another version ({error})") from None
+
+    def write(self, folder: Path) -> None:
+        """Write `report.json`."""
+        write_json(folder / MANIFEST_FILE, {**asdict(self), "studies": list(self.studies)})
+
+    def load_profile(self) -> Profile:
+        """Load the profile with the data, model and device of the report.
+
+        An encoder whose folder is absent here is replaced by the folder's name, as in run ids, which so stay the same.
+        """
+        model = self.model
+        if model is not None and self.model_is_folder and not Path(model).expanduser().is_dir():
+            model = Path(model).name
+        profile = find_profile(self.profile).with_data(Path(self.data_dir) if self.data_dir else None, model)
+        return replace(profile, settings={"device": self.device, **profile.settings})
+
+    def describes_same_runs(self, other: Manifest) -> bool:
+        """Whether studies of both manifests belong in one report."""
+        return (self.profile, self.model, self.device) == (other.profile, other.model, other.device)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A figure or a table, as files.
-
-    Attributes:
-        stem: Name of its files without ending.
-        caption: As the study wrote it.
-        files: Contents by ending.
-        columns: Of a table, as it is shown.
-        notes: Under a table.
-    """
+    """A figure or a table as files: their stem, contents by ending, and for a table its columns as shown."""
 
     stem: str
     caption: str
@@ -50,14 +99,14 @@ class Chapter:
     """What a report holds of a study.
 
     Attributes:
-        reference: What the study is found by.
+        reference: What `find_study` finds it by.
         study: None if it could not be found.
         ids: Of the runs and measurements it needs.
-        statuses: How many of its cells ended how.
+        statuses: Number of cells by status.
         figures: In the order of the page.
         tables: In the order of the page.
         claims: With their verdicts.
-        found: What this run found.
+        found: The study's sentences on what was found.
         failure: Why there are no findings; '' where there are.
     """
 
@@ -78,12 +127,12 @@ class Chapter:
 
     @property
     def ran(self) -> bool:
-        """Whether any of its cells is there."""
+        """Whether any of its cells has a record."""
         return any(count for status, count in self.statuses.items() if status != "missing")
 
 
 def read_chapter(reference: str, profile: Profile, records: Records) -> Chapter:
-    """Analyse a study on what is there, and draw and write out what it found."""
+    """Analyse a study on the records there are, and render its figures and tables."""
     chapter = Chapter(reference)
     try:
         study = find_study(reference)
@@ -93,7 +142,7 @@ def read_chapter(reference: str, profile: Profile, records: Records) -> Chapter:
             return chapter
         frame = frame_of(cells, records)
         statuses = frame.drop_duplicates("id")["status"].value_counts().to_dict()
-        chapter = replace(chapter, ids=frozenset(everything(cells)), statuses=statuses)
+        chapter = replace(chapter, ids=frozenset(unique_items(cells)), statuses=statuses)
         if not chapter.ran:
             return chapter
         findings = study.analyse(profile, frame)
@@ -104,18 +153,18 @@ def read_chapter(reference: str, profile: Profile, records: Records) -> Chapter:
             claims=tuple(findings.claims),
             found=findings.found,
         )
-    except Exception as error:  # noqa: BLE001 whatever it is, the other studies are none the worse for it
+    except Exception as error:  # noqa: BLE001 - a failing study must not affect the others
         return replace(chapter, failure=describe_failure(error))
 
 
 def describe_failure(error: Exception) -> str:
-    """A sentence: what went wrong and, unless it is meant for people, the innermost line outside of libraries."""
+    """Return one sentence: the error and, unless it is a UserError, the innermost line outside of libraries."""
     if isinstance(error, UserError):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "site-packages" not in frame.filename] or list(frames)
-    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"
+    line = f" ({Path(own[-1].filename).name}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{line}"
 
 
 def _figures(study: str, findings: Findings) -> list[Piece]:

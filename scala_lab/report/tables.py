@@ -1,25 +1,141 @@
-"""Tables as files: CSV with every digit, Markdown and LaTeX as one reads them."""
+"""Tables as files: CSV with every digit, Markdown, and LaTeX with booktabs rules and escaped characters."""
 
 from __future__ import annotations
 
 import math
 import numbers
+import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scala_lab.report.latex import latex_table
-
 if TYPE_CHECKING:
     import pandas as pd
 
-    from scala_lab.study.declaration import Tabulation
+    from scala_lab.study.api import Tabulation
+
+
+_GREEK = ["alpha", "beta", "gamma", "delta", "epsilon", "eta", "kappa", "lamda", "mu", "rho", "sigma", "omega"]
+_ESCAPES = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\ensuremath{<}",
+    ">": r"\ensuremath{>}",
+    "|": r"\ensuremath{|}",
+    "*": r"\ensuremath{*}",
+    '"': r"\textquotedbl{}",
+    "\N{MINUS SIGN}": r"\ensuremath{-}",
+    "\N{EN DASH}": "--",
+    "\N{MULTIPLICATION SIGN}": r"\ensuremath{\times}",
+    "±": r"\ensuremath{\pm}",
+    "·": r"\ensuremath{\cdot}",
+    "≤": r"\ensuremath{\leq}",
+    "≥": r"\ensuremath{\geq}",
+    "≈": r"\ensuremath{\approx}",
+    "→": r"\ensuremath{\to}",
+    "∞": r"\ensuremath{\infty}",
+    "√": r"\ensuremath{\surd}",
+    "²": r"\ensuremath{^2}",
+    "‖": r"\ensuremath{\|}",
+    "…": r"\ldots{}",
+    "†": r"\dag{}",
+    **{
+        unicodedata.lookup(f"GREEK SMALL LETTER {name}"): rf"\ensuremath{{\{name.replace('lamda', 'lambda')}}}"
+        for name in [
+            "alpha",
+            "beta",
+            "gamma",
+            "delta",
+            "epsilon",
+            "eta",
+            "kappa",
+            "lamda",
+            "mu",
+            "rho",
+            "sigma",
+            "omega",
+        ]
+    },
+}
+
+
+def escape_latex(text: str) -> str:
+    """Escape a text so that any LaTeX compiler prints it; other letters outside ASCII stay, as LaTeX reads UTF-8."""
+    return "".join(_ESCAPES.get(character, character) for character in text)
+
+
+def latex_table(
+    headings: Sequence[tuple[str, Sequence[str]]],
+    rows: Sequence[Sequence[str]],
+    alignment: str,
+    caption: str,
+    notes: Sequence[str],
+    label: str,
+) -> str:
+    """Write a `table` environment, which needs the package `booktabs`, from plain text.
+
+    Args:
+        headings: Of the columns, by the word that spans them; '' for none.
+        rows: Cells.
+        alignment: One letter per column.
+        caption: Over the table.
+        notes: Under the table.
+        label: After `tab:`.
+    """
+    lines = [
+        r"\begin{table}",
+        r"  \centering",
+        f"  \\caption{{{escape_latex(caption)}}}",
+        f"  \\label{{tab:{label}}}",
+        f"  \\begin{{tabular}}{{@{{}}{alignment}@{{}}}}",
+        r"    \toprule",
+        *_head(headings),
+        r"    \midrule",
+        *(f"    {_row(row)}" for row in rows),
+        r"    \bottomrule",
+        r"  \end{tabular}",
+    ]
+    for note in notes:
+        lines += ["", r"  \smallskip", f"  {{\\footnotesize {escape_latex(note)}\\par}}"]
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+
+def _head(groups: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """Write one line of headings, or two with a rule under each word that spans several."""
+    lines = [f"    {_row([heading for _, headings in groups for heading in headings])}"]
+    if any(word for word, _ in groups):
+        over, rules, column = [], [], 1
+        for word, headings in groups:
+            count = len(headings)
+            over.append(f"\\multicolumn{{{count}}}{{c}}{{{escape_latex(word)}}}" if word else "")
+            rules += [f"\\cmidrule(lr){{{column}-{column + count - 1}}}"] if word else []
+            column += count
+        lines = [f"    {' & '.join(over)} \\\\", f"    {''.join(rules)}", *lines]
+    return lines
+
+
+def _row(cells: Sequence[str]) -> str:
+    """Write cells; braces keep a first cell such as `[0, 1]` from being read as an option of the line above."""
+    escaped = [escape_latex(re.sub(r"^-(?=\d)", "\N{MINUS SIGN}", cell)) for cell in cells]
+    if escaped and escaped[0].startswith("["):
+        escaped[0] = "{}" + escaped[0]
+    return " & ".join(escaped) + r" \\"
+
 
 NOTHING = "\N{EN DASH}"
 """Shown where a number is missing."""
-LONGEST_NAME = 28
+MAX_NAME_LENGTH = 28
 WIDE = 8
-"""From so many columns on, neighbours that share the first word of their headings stand under it."""
+"""From this many columns on, neighbours that share the first word of their headings are grouped under it."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +146,7 @@ class Column:
         heading: Over the column.
         values: As the study gave them.
         texts: As they are shown.
-        numeric: Whether it holds numbers, if only some (beside `diverged`); such columns stand to the right.
+        numeric: Whether it holds any numbers; such columns are aligned to the right.
     """
 
     heading: str
@@ -41,11 +157,11 @@ class Column:
     @property
     def short(self) -> bool:
         """Whether its texts are names that should not be broken over lines."""
-        return all(len(text) <= LONGEST_NAME for text in self.texts)
+        return all(len(text) <= MAX_NAME_LENGTH for text in self.texts)
 
 
 def flat_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with its named index as first columns and one text per column heading."""
+    """Return the frame with its named index as first columns and one text per column heading."""
     import pandas as pd
 
     named = any(name is not None for name in frame.index.names)
@@ -55,17 +171,14 @@ def flat_frame(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def columns_of(table: Tabulation) -> list[Column]:
-    """The table as it is shown, column by column."""
+    """Return the table as it is shown, column by column."""
     flat = flat_frame(table.frame)
-    shown = []
-    for place, heading in enumerate(flat.columns):
-        values = flat.iloc[:, place].tolist()
-        shown.append(Column(heading, values, column_texts(values), any(map(_is_number, values))))
-    return shown
+    columns = [(heading, flat.iloc[:, index].tolist()) for index, heading in enumerate(flat.columns)]
+    return [Column(heading, values, column_texts(values), any(map(_is_number, values))) for heading, values in columns]
 
 
 def heading_groups(headings: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Headings in order, those of a wide table that share their first word together: (word, rests).
+    """Group the headings of a wide table that share their first word, in order: (word, rests).
 
     Example:
         >>> heading_groups(["method", *(f"{task} {what}" for task in "abcd" for what in ("time", "score"))])[:3]
@@ -73,8 +186,8 @@ def heading_groups(headings: Sequence[str]) -> list[tuple[str, list[str]]]:
     """
     first = [heading.partition(" ")[0] if " " in heading else None for heading in headings]
     groups: list[tuple[str, list[str]]] = []
-    for place, (word, heading) in enumerate(zip(first, headings, strict=True)):
-        alone = word is None or word not in (*first[place - 1 : place], *first[place + 1 : place + 2])
+    for index, (word, heading) in enumerate(zip(first, headings, strict=True)):
+        alone = word is None or word not in (*first[index - 1 : index], *first[index + 1 : index + 2])
         if alone or len(headings) < WIDE:
             groups.append(("", [heading]))
         elif groups and groups[-1][0] == word:
@@ -85,12 +198,12 @@ def heading_groups(headings: Sequence[str]) -> list[tuple[str, list[str]]]:
 
 
 def csv_text(table: Tabulation) -> str:
-    """All digits, for programs."""
+    """Write all digits, for programs."""
     return flat_frame(table.frame).to_csv(index=False, lineterminator="\n")
 
 
 def markdown_text(table: Tabulation) -> str:
-    """Caption, table and notes."""
+    """Write caption, table and notes."""
     columns = columns_of(table)
     head = " | ".join(_piped(column.heading) for column in columns)
     rule = " | ".join("---:" if column.numeric else "---" for column in columns)
@@ -102,7 +215,7 @@ def markdown_text(table: Tabulation) -> str:
 
 
 def latex_text(table: Tabulation, label: str) -> str:
-    """A `table` environment with booktabs rules; `label` goes after `tab:`."""
+    """Write a `table` environment with booktabs rules; `label` goes after `tab:`."""
     columns = columns_of(table)
     return latex_table(
         heading_groups([column.heading for column in columns]),
@@ -115,14 +228,13 @@ def latex_text(table: Tabulation, label: str) -> str:
 
 
 def column_texts(values: Sequence[Any]) -> list[str]:
-    """Values of a column as texts, its numbers with equally many decimals.
+    """Format the values of a column, its numbers with equally many decimals.
 
-    Whole numbers have none. A column whose numbers are all short (rates, strengths: 0.003, 1e-05) shows them as they
-    are. In others the largest number decides: from 1,000 on no decimal, from 100 on one, from 1 on two, else three
-    significant digits.
+    Whole numbers have none. A column whose numbers are all short (0.003, 1e-05) shows them as they are. Otherwise the
+    largest number decides: from 1,000 on no decimal, from 100 on one, from 1 on two, else three significant digits.
     """
-    finite = [float(value) for value in values if _is_number(value) and math.isfinite(value)]
-    return [_text(value, _number_format(finite)) for value in values]
+    number_format = _number_format([float(value) for value in values if _is_number(value) and math.isfinite(value)])
+    return [_text(value, number_format) for value in values]
 
 
 def _number_format(finite: Sequence[float]) -> str:
@@ -138,7 +250,7 @@ def _number_format(finite: Sequence[float]) -> str:
 
 
 def _text(value: Any, number_format: str) -> str:
-    if _is_nothing(value):
+    if value is None or value != value:  # nan, NaT and the like
         return NOTHING
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -149,10 +261,6 @@ def _text(value: Any, number_format: str) -> str:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and not math.isnan(value)
-
-
-def _is_nothing(value: Any) -> bool:
-    return value is None or value != value  # nan, NaT and their kin
 
 
 def _heading(name: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from scala_lab.study.declaration import Cell, Drawing, Findings, Study, Tabulation
+from scala_lab.study.api import Cell, DataFrame, Drawing, Findings, Study, Tabulation, main
+from scala_lab.study.profiles import Profile
 
-__all__ = ["Cell", "Drawing", "Findings", "Study", "Tabulation"]
+__all__ = ["Cell", "DataFrame", "Drawing", "Findings", "Profile", "Study", "Tabulation", "main"]

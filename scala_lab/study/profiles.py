@@ -1,4 +1,4 @@
-"""Profiles: the same studies at three sizes. A profile is data; no study asks which one it runs under."""
+"""Profiles: the same studies at three sizes. A profile is data; no study depends on which one it runs under."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from scala_lab.config import RunSpec
 from scala_lab.errors import UserError, nearest
 from scala_lab.methods.recipes import find_recipe
-from scala_lab.spec import RunSpec
 
 
 @dataclass(frozen=True)
 class CurvaturePlan:
-    """How sharpness is measured: rows of a fixed set, disjoint sets, threads."""
+    """How sharpness is measured: on `sets` disjoint fixed sets of `samples` rows, to a relative tolerance `tol`."""
 
     samples: int
     sets: int
@@ -25,57 +25,32 @@ class CurvaturePlan:
     threads: int = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Which models, tasks, batch sizes, rates and seeds the studies run with.
+    """Which models, tasks, batch sizes, rates and seeds the studies run with; defaults are those for GLUE."""
 
-    Attributes:
-        name: As in `--profile NAME`.
-        summary: One line: for whom, and what it needs.
-        models: What `--model` takes; the first is the one that single-model studies use.
-        tasks: The four tasks of the paper's tables, in its order: MNLI, QNLI, QQP, SST-2, or their relatives.
-        pair: The two of them that its figures show: MNLI and SST-2.
-        small_batch: The batch size of the small-batch baseline.
-        large_batch: The batch size of the large-batch tables.
-        batch_sizes: Rows of the heat map of batch size against rate.
-        small_rates: Rates tried with adamw at the small batch size.
-        large_rates: Rates tried at the large batch size, by optimizer; grids of one length.
-        heat_rates: Columns of the heat map.
-        scale_rates: Whether `rates` moves the large grid by the square-root rule for other batch sizes.
-        seeds: Paired over methods.
-        side_seeds: Those of them that studies beside the main tables run with.
-        side_points: How many rates, about the middle of the grid, those studies try.
-        delays: The t_s of the study of switch points, in epochs.
-        ascent_steps: The T of the study of perturbation steps.
-        radii: The omega of the study of noise strength.
-        longer: How many times the epochs the baseline trains that "trains longer".
-        workers: Numbers of workers that timings are taken at.
-        curvature: How sharpness is measured.
-        settings: All other settings of a spec.
-    """
-
-    name: str
-    summary: str
-    models: tuple[str, ...]
-    tasks: tuple[str, str, str, str]
-    pair: tuple[str, str]
-    small_batch: int
-    large_batch: int
-    batch_sizes: tuple[int, ...]
-    small_rates: tuple[float, ...]
-    large_rates: Mapping[str, tuple[float, ...]]
-    heat_rates: tuple[float, ...]
-    scale_rates: bool
-    seeds: tuple[int, ...]
-    side_seeds: tuple[int, ...]
-    side_points: int
-    delays: tuple[float, ...]
-    ascent_steps: tuple[int, ...]
-    radii: tuple[float, ...]
-    longer: int
-    workers: tuple[int, ...]
-    curvature: CurvaturePlan
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    name: str  # as in `--profile NAME`
+    summary: str  # one line: for whom, and what it needs
+    models: tuple[str, ...]  # values of `--model`; single-model studies use the first
+    tasks: tuple[str, str, str, str] = ("mnli", "qnli", "qqp", "sst2")  # of the paper's tables, in its order
+    pair: tuple[str, str] = ("mnli", "sst2")  # the two of them that the paper's figures show
+    small_batch: int = 32  # of the small-batch baseline
+    large_batch: int = 1024  # of the large-batch tables
+    batch_sizes: tuple[int, ...]  # rows of the heat map of batch size against rate
+    small_rates: tuple[float, ...]  # rates tried with adamw at the small batch size
+    large_rates: Mapping[str, tuple[float, ...]]  # rates tried at the large batch size, by optimizer; of one length
+    heat_rates: tuple[float, ...] = (1e-4, 3e-4, 5e-4, 7e-4, 9e-4, 1e-3, 3e-3)  # columns of the heat map
+    scale_rates: bool  # whether `rates` moves the large grid by the square-root rule for other batch sizes
+    seeds: tuple[int, ...]  # paired over methods
+    side_seeds: tuple[int, ...]  # those of them that studies beside the main tables run with
+    side_points: int  # how many rates, about the middle of the grid, those studies try
+    delays: tuple[float, ...] = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0)  # t_s of the study of switch points, in epochs
+    ascent_steps: tuple[int, ...]  # T of the study of perturbation steps
+    radii: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # omega of the study of noise strength
+    longer: int = 2  # how many times the epochs the baseline trains that "trains longer"
+    workers: tuple[int, ...]  # numbers of workers that timings are taken at
+    curvature: CurvaturePlan  # how sharpness is measured
+    settings: Mapping[str, Any] = field(default_factory=dict)  # all other settings of a spec
 
     def spec(
         self,
@@ -88,77 +63,55 @@ class Profile:
         model: str | None = None,
         **overrides: Any,
     ) -> RunSpec:
-        """A run under this profile.
+        """Return the spec of a run of a recipe under this profile; overrides are settings as in `RunSpec.of`.
 
-        Args:
-            task: One of `tasks`, or any other.
-            method: A recipe.
-            batch_size: Samples per step.
-            rate: Peak learning rate; default the rule of `scala-lab train`.
-            seed: The run's seed.
-            model: Default the first of `models`.
-            overrides: Any other setting of the spec, as in `RunSpec.of`.
+        The rate defaults to the rule of `scala-lab train`, the model to the first of `models`.
         """
         values = {**self.settings, **overrides}
+        values["micro_batch"] = min(values.get("micro_batch", 64), batch_size)
         return RunSpec.of(
-            task=task,
-            method=method,
-            batch_size=batch_size,
-            lr=rate,
-            seed=seed,
-            model=model or self.models[0],
-            **{**values, "micro_batch": min(values.get("micro_batch", 64), batch_size)},
+            task=task, method=method, batch_size=batch_size, lr=rate, seed=seed, model=model or self.models[0], **values
         )
 
     def rates(self, method: str, batch_size: int, optimizer: str | None = None) -> tuple[float, ...]:
-        """The rates tried for a method at a batch size.
+        """Return the grid of rates for a method, whose optimizer decides unless another is given, at a batch size.
 
-        Args:
-            method: A recipe, whose optimizer decides.
-            batch_size: The small one has a grid of its own for adamw, and where optimizers share grids; others take
-                the large one's, moved by the square-root rule where the profile says so.
-            optimizer: In place of the recipe's.
+        The small batch size has a grid of its own for adamw, and where optimizers share grids; other sizes take the
+        large one's, moved by the square-root rule if `scale_rates`.
         """
         name = optimizer or find_recipe(method).optimizer
         if batch_size == self.small_batch and (name == "adamw" or not self.scale_rates):
             return self.small_rates
         factor = math.sqrt(batch_size / self.large_batch) if self.scale_rates else 1.0
-        return tuple(_rounded(rate * factor) for rate in self.large_rates[name])
+        return tuple(_three_digits(rate * factor) for rate in self.large_rates[name])
 
     def side_rates(self, method: str, batch_size: int, optimizer: str | None = None) -> tuple[float, ...]:
-        """The `side_points` rates about the middle of the grid of `rates`."""
+        """Return the `side_points` rates about the middle of the grid of `rates`."""
         grid = self.rates(method, batch_size, optimizer)
-        first = (len(grid) - self.side_points) // 2
-        return grid[max(0, first) : max(0, first) + self.side_points]
+        first = max(0, (len(grid) - self.side_points) // 2)
+        return grid[first : first + self.side_points]
 
     def rule_rate(self, rate: float, method: str, batch_size: int) -> float:
-        """What the square-root rule makes of a rate at the small batch size, lr(B) = lr(b) * sqrt(B / b).
+        """Carry a rate of the small batch size b over by the square-root rule, lr(B) = lr(b) * sqrt(B / b).
 
-        A rate of the method's grid that is within 2% stands for it, so that its runs serve both.
+        A rate of the method's grid within 2% of the result is returned in its place, so that its runs serve both.
         """
-        ruled = _rounded(rate * math.sqrt(batch_size / self.small_batch))
+        ruled = _three_digits(rate * math.sqrt(batch_size / self.small_batch))
         near = [known for known in self.rates(method, batch_size) if math.isclose(known, ruled, rel_tol=0.02)]
         return near[0] if near else ruled
 
-    @property
-    def longer_batch(self) -> int:
-        """The batch size at which the baseline trains longer: twice the large one."""
-        return 2 * self.large_batch
-
     def with_data(self, data_dir: Path | None, model: str | None) -> Profile:
-        """This profile on data and an encoder from folders, where the hub is not at hand."""
-        settings = dict(self.settings)
-        if data_dir is not None:
-            settings["data_dir"] = data_dir
-        return replace(self, settings=settings, models=(model,) if model else self.models)
+        """Return this profile on data and an encoder from folders, where the hub cannot be reached."""
+        data = {} if data_dir is None else {"data_dir": data_dir}
+        return replace(self, settings={**self.settings, **data}, models=(model,) if model else self.models)
 
 
-def _rounded(rate: float) -> float:
+def _three_digits(rate: float) -> float:
     return float(f"{rate:.3g}")
 
 
 def _grids(adamw: tuple[float, ...], group_wise: tuple[float, ...]) -> Mapping[str, tuple[float, ...]]:
-    """Grids by optimizer; those with group-wise rates share one."""
+    """Return grids by optimizer; those with group-wise rates share one."""
     return MappingProxyType({"adamw": adamw, "lamb": group_wise, "ngd": group_wise})
 
 
@@ -168,7 +121,6 @@ EMBEDDED = Profile(
     models=("embedded",),
     tasks=("mini-mnli", "mini-qnli", "mini-qqp", "mini-sst2"),
     pair=("mini-mnli", "mini-sst2"),
-    small_batch=32,
     large_batch=128,
     batch_sizes=(64, 128, 256, 512),
     small_rates=(2.5e-4, 5e-4, 1e-3),
@@ -181,7 +133,6 @@ EMBEDDED = Profile(
     delays=(0.0, 2.0, 3.0, 4.0, 5.0),
     ascent_steps=(1, 2, 4),
     radii=(1e-5, 1e-1, 1.0),
-    longer=2,
     workers=(1, 2),
     curvature=CurvaturePlan(samples=128, sets=3),
     settings=MappingProxyType({"train_samples": 576, "eval_samples": 512, "epochs": 6, "threads": 1}),
@@ -191,22 +142,14 @@ LAPTOP = Profile(
     name="laptop",
     summary="a small pretrained encoder on GLUE, from folders or the hub: hours to days on two cores, resumable",
     models=("sentence-transformers/paraphrase-MiniLM-L3-v2",),
-    tasks=("mnli", "qnli", "qqp", "sst2"),
-    pair=("mnli", "sst2"),
-    small_batch=32,
-    large_batch=1024,
     batch_sizes=(512, 1024, 2048, 4096),
     small_rates=(5e-5, 1e-4, 2e-4),
     large_rates=_grids((3e-4, 1e-3, 2e-3), (3e-3, 1e-2, 2e-2)),
-    heat_rates=(1e-4, 3e-4, 5e-4, 7e-4, 9e-4, 1e-3, 3e-3),
     scale_rates=True,
     seeds=(0, 1, 2),
     side_seeds=(0, 1, 2),
     side_points=1,
-    delays=(0.0, 1.0, 2.0, 3.0, 4.0, 5.0),
     ascent_steps=(1, 2, 3, 5),
-    radii=(1e-5, 1e-4, 1e-3, 1e-2, 1e-1),
-    longer=2,
     workers=(1, 2),
     curvature=CurvaturePlan(samples=256, sets=3, threads=2),
     settings=MappingProxyType({"train_samples": 8192, "heldout_samples": 5000, "epochs": 6, "threads": 1}),
@@ -218,22 +161,14 @@ PAPER = Profile(
     name="paper",
     summary="BERT-base and RoBERTa-large on all of GLUE from the hub, the paper's grids: a cluster with 32 GPUs",
     models=("bert-base-uncased", "roberta-large"),
-    tasks=("mnli", "qnli", "qqp", "sst2"),
-    pair=("mnli", "sst2"),
-    small_batch=32,
-    large_batch=1024,
     batch_sizes=(1024, 2048, 4096, 8192),
     small_rates=(1e-5, 3e-5, 5e-5, 7e-5, 9e-5, 1e-4, 3e-4),
     large_rates=_grids(_PAPER_LARGE, _PAPER_LARGE),
-    heat_rates=(1e-4, 3e-4, 5e-4, 7e-4, 9e-4, 1e-3, 3e-3),
     scale_rates=False,
     seeds=(0, 1, 2, 3, 4),
     side_seeds=(0, 1, 2, 3, 4),
     side_points=len(_PAPER_LARGE),
-    delays=(0.0, 1.0, 2.0, 3.0, 4.0, 5.0),
     ascent_steps=(1, 2, 3, 4, 5),
-    radii=(1e-5, 1e-4, 1e-3, 1e-2, 1e-1),
-    longer=2,
     workers=(1, 2, 4, 8, 16, 32),
     curvature=CurvaturePlan(samples=1024, sets=5),
     settings=MappingProxyType(
@@ -245,7 +180,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType({profile.name: profile for pr
 
 
 def find_profile(name: str) -> Profile:
-    """The profile of that name, or an error that names the closest one."""
+    """Return the profile of that name; an error names the closest one."""
     if name not in PROFILES:
         raise UserError(f"unknown profile {name!r}: {nearest(name, PROFILES)}")
     return PROFILES[name]

@@ -1,8 +1,8 @@
-"""The lemma on projected gradient ascent, where it assumes what it needs, and where it does not.
+"""The lemma on projected gradient ascent: problems that satisfy its assumptions, and its rate on them.
 
     q(y) = b'y - 1/2 y'Ay,     eigenvalues of A from C to S,     y <- P(y + grad q(y) / S)
 
-For a maximiser y* with grad q(y*)'(y - y*) <= 0 on the set, and P the nearest point of it, convex or not,
+For a maximiser y* with grad q(y*)'(y - y*) <= 0 on the constraint set and P the projection onto it, convex or not,
 
     q(y*) - q(y_{t+1})  <=  (S/C - 1) * (q(y*) - q(y_t))
 
@@ -15,12 +15,14 @@ coordinates differ from 0: not convex; the maximiser over the whole space lies i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-Projection = Callable[[np.ndarray], np.ndarray]
+if TYPE_CHECKING:
+    from scala_lab.training.run_dir import RunResult
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class ConcaveQuadratic:
     A: np.ndarray
     b: np.ndarray
     S: float
-    project: Projection
+    project: Callable[[np.ndarray], np.ndarray]
     best: np.ndarray
 
     def value(self, y: np.ndarray) -> float:
@@ -59,82 +61,80 @@ class ConcaveQuadratic:
         return np.array(gaps)
 
 
-def random_quadratic(kind: str, ratio: float, chance: np.random.Generator, width: int = 16) -> ConcaveQuadratic:
+def random_quadratic(kind: str, ratio: float, rng: np.random.Generator, width: int = 16) -> ConcaveQuadratic:
     """A problem with C = 1 and S = ratio.
 
     Args:
         kind: box or sparse.
         ratio: S / C.
-        chance: Draws its eigenvectors, its eigenvalues between the two ends, and where the maximiser lies.
+        rng: Draws its eigenvectors, its eigenvalues between the two ends, and where the maximiser lies.
         width: Dimensions.
     """
-    rotation, _ = np.linalg.qr(chance.normal(size=(width, width)))
-    values = np.concatenate([[1.0, ratio], chance.uniform(1, ratio, width - 2)])
+    rotation, _ = np.linalg.qr(rng.normal(size=(width, width)))
+    values = np.concatenate([[1.0, ratio], rng.uniform(1, ratio, width - 2)])
     A = rotation @ np.diag(values) @ rotation.T
-    peak = chance.normal(size=width)
+    peak = rng.normal(size=width)
     if kind == "sparse":
-        kept = width // 4
-        peak = _largest(peak, kept)
-        return ConcaveQuadratic(A, A @ peak, ratio, lambda y: _largest(y, kept), peak)
+        count = width // 4
+        peak = _largest(peak, count)
+        return ConcaveQuadratic(A, A @ peak, ratio, lambda y: _largest(y, count), peak)
     radius = 0.5
     b = A @ peak
     return ConcaveQuadratic(A, b, ratio, lambda y: np.clip(y, -radius, radius), _box_maximiser(A, b, radius))
 
 
-def _largest(y: np.ndarray, kept: int) -> np.ndarray:
-    """The nearest vector with at most `kept` coordinates that are not 0."""
+def _largest(y: np.ndarray, count: int) -> np.ndarray:
+    """Keep the `count` largest coordinates: the nearest vector with at most that many that are not 0."""
     result = np.zeros_like(y)
-    places = np.argsort(-np.abs(y), kind="stable")[:kept]
-    result[places] = y[places]
+    top = np.argsort(-np.abs(y), kind="stable")[:count]
+    result[top] = y[top]
     return result
 
 
 def _box_maximiser(A: np.ndarray, b: np.ndarray, radius: float) -> np.ndarray:
-    """Exact up to rounding, by an active-set method: with A = R'R, q(y) = const - 1/2 ||Ry - R^-T b||^2."""
+    """Solve by an active-set method, exact up to rounding: with A = R'R, q(y) = const - 1/2 ||Ry - R^-T b||^2."""
     from scipy.linalg import cholesky, solve_triangular
     from scipy.optimize import lsq_linear
 
     R = cholesky(A)
-    found = lsq_linear(R, solve_triangular(R, b, trans="T"), (-radius, radius), method="bvls", tol=1e-15)
-    return found.x
-
-
-@dataclass(frozen=True)
-class AscentRates:
-    """What repeated ascents showed.
-
-    Attributes:
-        gaps: Gaps over the first one, one row per problem; nan once they are rounding.
-        factors: Geometric mean of gap_{t+1} / gap_t of each problem.
-        worst_factors: Largest of them, of each problem.
-        bends: Slope of log gap over the second half of the steps relative to the first half: 1 on a straight line,
-            1/3 or less for an error that falls like a power of t.
-    """
-
-    gaps: np.ndarray
-    factors: np.ndarray
-    worst_factors: np.ndarray
-    bends: np.ndarray
+    return lsq_linear(R, solve_triangular(R, b, trans="T"), (-radius, radius), method="bvls", tol=1e-15).x
 
 
 ROUNDING = 1e-12
 """Relative gaps below this are left out: squares of errors of some 1e-6, where the maximiser itself is rounded."""
 
 
-def ascent_rates(kind: str, ratio: float, problems: int, steps: int, seed: int = 0) -> AscentRates:
-    """Ascend on random problems and fit how the gap shrinks."""
-    chance = np.random.default_rng([seed, round(1000 * ratio)])
-    rows = np.stack([random_quadratic(kind, ratio, chance).ascend(steps) for _ in range(problems)])
+def ascent_gaps(
+    runs: Sequence[RunResult], *, kind: Literal["box", "sparse"], ratio: float, problems: int, steps: int, seed: int = 0
+) -> dict[str, Any]:
+    """Measure how the gap of projected gradient ascent shrinks, on random problems with S/C = ratio.
+
+    `runs` is not used: nothing is trained.
+
+    Returns:
+        Of each problem: `factor` and `worst_factor`, geometric mean and maximum of gap_{t+1} / gap_t; `bend`, the slope
+        of log gap over the second half of the steps relative to the first (1 on a straight line, 1/3 or less for an
+        error that falls like a power of t); `left`, the relative gap after the last step, rounding counted as 0. And
+        `median_gap` over the steps, relative to the first.
+    """
+    rng = np.random.default_rng([seed, round(1000 * ratio)])
+    rows = np.stack([random_quadratic(kind, ratio, rng).ascend(steps) for _ in range(problems)])
     gaps = rows / rows[:, :1]
     gaps[np.minimum.accumulate(gaps, axis=1) < ROUNDING] = np.nan
-    fits = [_fit(row[np.isfinite(row)]) for row in gaps]
-    factors, worst, bends = (np.array(column) for column in zip(*fits, strict=True))
-    return AscentRates(gaps, factors, worst, bends)
+    factors, worst, bends = zip(*(_fit(row[np.isfinite(row)]) for row in gaps), strict=True)
+    gaps = np.nan_to_num(gaps)
+    return {
+        "factor": list(factors),
+        "worst_factor": list(worst),
+        "bend": list(bends),
+        "median_gap": np.median(gaps, axis=0).tolist(),
+        "left": gaps[:, -1].tolist(),
+    }
 
 
 def _fit(gaps: np.ndarray) -> tuple[float, float, float]:
-    logs = np.log(gaps)
-    changes = np.diff(logs)
+    """Return mean factor, largest factor and bend of one problem's gaps."""
+    changes = np.diff(np.log(gaps))
     middle = len(changes) // 2
     first, second = changes[:middle].mean(), changes[middle:].mean()
     return float(np.exp(changes.mean())), float(np.exp(changes.max())), float(second / first)

@@ -1,30 +1,53 @@
-"""Everything a run needs from outside, loaded and checked before anything is written."""
+"""Everything a run needs from outside, its data and its model, loaded and checked before anything is written."""
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from scala_lab.config import DataSpec, RunSpec
+from scala_lab.data.sources import load_task, select_rows
+from scala_lab.data.tasks import Task
+from scala_lab.data.tokens import TokenSplit, data_fingerprint, tokenise
 from scala_lab.errors import UserError
 from scala_lab.models.admission import Admission, Use, admit
-from scala_lab.models.fit import check_rows, check_tokens, settle_pad_token
-from scala_lab.models.loading import load_classifier, load_tokenizer, quiet_transformers
-from scala_lab.models.locate import locate_model, model_fingerprint
-from scala_lab.spec import DataSpec, RunSpec
-from scala_lab.tasks.registry import Task
-from scala_lab.tasks.selection import select_rows
-from scala_lab.tasks.sources import load_task
-from scala_lab.tasks.tokens import TokenSplit, data_fingerprint, tokenise
-from scala_lab.training.kept import kept, own_copy
+from scala_lab.models.loading import (
+    check_rows,
+    load_classifier,
+    load_tokenizer,
+    locate_model,
+    model_fingerprint,
+    quiet_transformers,
+    settle_pad_token,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+_caching = False
+
+
+def cache_inputs() -> None:
+    """Cache what this process loads from now on: for workers of a sweep, whose files do not change under them."""
+    global _caching
+    _caching = True
+
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run's data, tokenised, and what tells its inputs apart from others of the same name."""
+    """A run's data, tokenised.
+
+    Attributes:
+        fingerprints: Of the data and the model, which tell them apart from others of the same name.
+        skipped_rows: Malformed rows, by file.
+        admissions: By use and dropout rate. The structure of a model decides them, so runs that share these inputs
+            share them.
+    """
 
     task: Task
     tokenizer: PreTrainedTokenizerBase
@@ -34,7 +57,6 @@ class Prepared:
     fingerprints: dict[str, str]
     skipped_rows: dict[str, int]
     admissions: dict[tuple[str, float | None], Admission] = field(default_factory=dict, compare=False)
-    """By use and dropout rate: the structure of a model decides them, so runs that share these inputs share them."""
 
     @property
     def splits(self) -> dict[str, TokenSplit]:
@@ -47,9 +69,12 @@ def prepare(spec: RunSpec) -> Prepared:
     return prepare_data(spec.data, spec.encoder.model)
 
 
-@kept(most=8)
 def prepare_data(data: DataSpec, model: str) -> Prepared:
-    """Load a task's rows and tokenise them for a model; tokens come from the cache where they are known."""
+    """Load a task's rows and tokenise them for a model; tokens are read from the cache on disk if it has them."""
+    return (_load_data_cached if _caching else _load_data)(data, model)
+
+
+def _load_data(data: DataSpec, model: str) -> Prepared:
     quiet_transformers()
     location = locate_model(model)
     loaded = load_task(data)
@@ -57,12 +82,10 @@ def prepare_data(data: DataSpec, model: str) -> Prepared:
     tokenizer = load_tokenizer(model)
     train = tokenise(loaded.train, tokenizer, data.max_length)
     evals = {name: tokenise(rows, tokenizer, data.max_length) for name, rows in loaded.evals.items()}
-    for name, split, rows in (
-        ("train", train, chosen.train),
-        ("train", train, chosen.heldout),
-        *((name, split, chosen.evals[name]) for name, split in evals.items()),
-    ):
-        check_tokens(split, rows, name)
+    _check_tokens(train, chosen.train, "train")
+    _check_tokens(train, chosen.heldout, "train")
+    for name, split in evals.items():
+        _check_tokens(split, chosen.evals[name], name)
     return Prepared(
         task=loaded.task,
         tokenizer=tokenizer,
@@ -74,11 +97,23 @@ def prepare_data(data: DataSpec, model: str) -> Prepared:
     )
 
 
+_load_data_cached = functools.lru_cache(maxsize=8)(_load_data)
+_load_classifier_cached = functools.lru_cache(maxsize=2)(load_classifier)
+
+
 def load_model(spec: RunSpec, prepared: Prepared) -> tuple[PreTrainedModel, Admission]:
-    """The run's model with its new head, admitted on the run's rows; regression starts at the mean score."""
-    mean = float(prepared.train.labels.mean()) if prepared.task.regression else None
-    names, dropout = spec.data.label_names, spec.encoder.dropout
-    model = own_copy(_load_classifier(spec.encoder.model, prepared.task, spec.seed, dropout, mean, names))
+    """Load the run's model with its new head and admit it on the run's rows; regression starts at the mean score."""
+    dropout, mean = spec.encoder.dropout, float(prepared.train.labels.mean()) if prepared.task.regression else None
+    model = (_load_classifier_cached if _caching else load_classifier)(
+        spec.encoder.model,
+        prepared.task,
+        seed=spec.seed,
+        dropout=dropout,
+        first_guess=mean,
+        label_names=spec.data.label_names,
+    )
+    if _caching:
+        model = copy.deepcopy(model)
     admission = admit_model(model, prepared, spec.encoder.model, dropout=dropout)
     if dropout == 0 and admission.stochastic:
         raise UserError(f"--dropout 0: {spec.encoder.model} stays random in training mode all the same")
@@ -96,13 +131,12 @@ def admit_model(
     return prepared.admissions[use, dropout]
 
 
-@kept(most=2)
-def _load_classifier(
-    model: str,
-    task: Task,
-    seed: int,
-    dropout: float | None,
-    first_guess: float | None,
-    label_names: tuple[str, ...],
-) -> PreTrainedModel:
-    return load_classifier(model, task, seed=seed, dropout=dropout, first_guess=first_guess, label_names=label_names)
+def _check_tokens(split: TokenSplit, chosen: np.ndarray, name: str) -> None:
+    """Refuse a split with `chosen` rows of no token at all: a model would make its prediction up."""
+    empty = np.sort(chosen[split.lengths[chosen] == 0])
+    if len(empty):
+        more = f" and of {len(empty) - 1} more" if len(empty) > 1 else ""
+        raise UserError(
+            f"the tokenizer makes no token of row {empty[0] + 1} of the {name} rows{more}: give it a text "
+            "or leave it out"
+        )

@@ -1,80 +1,63 @@
-"""What the person sees while a run trains: a live bar on a terminal, a line per epoch elsewhere."""
+"""What a person sees of work in progress: bars on a terminal, a line per epoch elsewhere, TensorBoard events."""
 
 from __future__ import annotations
 
-import time
-from types import TracebackType
-from typing import Any, Protocol
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+B = TypeVar("B", bound="_Bar")
 
 
-class Reporter(Protocol):
-    """Hears of every step and every epoch."""
+class _Bar:
+    """A progress bar on stderr, drawn only if that is a terminal."""
 
-    def __enter__(self) -> Reporter: ...
+    def __init__(self, shown: bool, *columns: ProgressColumn) -> None:
+        self.shown, self.console = shown, Console(stderr=True)
+        disable = not (shown and self.console.is_terminal)
+        title = TextColumn("[bold]{task.description}")
+        self.progress = Progress(title, *columns, console=self.console, disable=disable, transient=True)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def begin(self, title: str, steps: int, steps_done: int) -> None:
-        """Hear how long the run is and where it starts."""
-        ...
-
-    def step(self, line: dict[str, Any]) -> None:
-        """Hear of a step: the line that goes into metrics.jsonl."""
-        ...
-
-
-class Silent:
-    """Says nothing; for sweeps, tests and all workers but the first."""
-
-    def __enter__(self) -> Silent:
+    def __enter__(self: B) -> B:
+        self.progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        return None
-
-    def begin(self, title: str, steps: int, steps_done: int) -> None:
-        """Say nothing."""
-
-    def step(self, line: dict[str, Any]) -> None:
-        """Say nothing."""
+        self.progress.stop()
 
 
-class ConsoleReporter:
-    """Loss, accuracy, learning rate, samples per second and time left."""
+class RunBar(_Bar):
+    """Shows loss, accuracy, learning rate, samples per second and time left of a run.
 
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=True)
-        self._progress = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[status]}"),
-            TimeRemainingColumn(),
-            console=self.console,
-            disable=not self.console.is_terminal,
-            transient=True,
-        )
+    Without a terminal it prints a line per epoch, and if not `shown`, nothing: in sweeps, tests and all workers but
+    the first.
+    """
+
+    def __init__(self, title: str, steps: int, steps_done: int, shown: bool = True) -> None:
+        status = TextColumn("{task.fields[status]}")
+        super().__init__(shown, BarColumn(bar_width=None), MofNCompleteColumn(), status, TimeRemainingColumn())
+        self._task = self.progress.add_task(title, total=steps, completed=steps_done, status="")
         self._samples_per_second = 0.0
 
-    def __enter__(self) -> ConsoleReporter:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def begin(self, title: str, steps: int, steps_done: int) -> None:
-        """Open the bar."""
-        self._task = self._progress.add_task(title, total=steps, completed=steps_done, status="")
-        self._started = time.perf_counter()
-
     def step(self, line: dict[str, Any]) -> None:
-        """Move the bar; after an epoch, leave a line above it."""
+        """Move the bar, given the step's line of metrics.jsonl; after an epoch, leave a line above it."""
+        if not self.shown:
+            return
         speed = line["samples_per_second"]
         self._samples_per_second = 0.9 * (self._samples_per_second or speed) + 0.1 * speed
         parts = [f"loss {line['loss']:.4f}"]
@@ -84,21 +67,64 @@ class ConsoleReporter:
         if "loss_scale" in line:
             parts.append(f"scale {line['loss_scale']:g}")
         status = "  ".join(parts)
-        self._progress.update(self._task, completed=line["step"], status=status)
+        self.progress.update(self._task, completed=line["step"], status=status)
         if "eval" in line:
-            self.console.print(
-                f"epoch {line['epoch']:g}  {status}  {describe_metrics(line['eval'])}", highlight=False, soft_wrap=True
-            )
+            text = f"epoch {line['epoch']:g}  {status}  {describe_metrics(line['eval'])}"
+            self.console.print(text, highlight=False, soft_wrap=True)
+
+
+class CountBar(_Bar):
+    """Shows how many Hessian-vector products or points of a landscape are done, if this is the first worker."""
+
+    def __init__(self, shown: bool = True) -> None:
+        count = TextColumn("{task.fields[count]}, {task.fields[pace]}")
+        super().__init__(shown, BarColumn(bar_width=20), count, TimeElapsedColumn())
+        self._task: TaskID | None = None
+
+    def start(self, title: str, unit: Literal["products", "points"], total: int | None = None) -> None:
+        """Start to count something new; how many products there will be is not known beforehand."""
+        if self._task is not None:
+            self.progress.remove_task(self._task)
+        self._unit = unit if total is None else f"of {total} {unit}"
+        self._task = self.progress.add_task(title, total=total, count=f"0 {self._unit}", pace="starting")
+
+    def advance(self) -> None:
+        """Count one."""
+        if self._task is None:
+            return
+        self.progress.advance(self._task)
+        task = self.progress.tasks[-1]
+        if task.elapsed and task.completed:
+            pace = f"{task.elapsed / task.completed:.2f} s each"
+            self.progress.update(self._task, count=f"{int(task.completed)} {self._unit}", pace=pace)
 
 
 def describe_metrics(metrics: dict[str, dict[str, float]]) -> str:
-    """Metrics of all splits on one line.
+    """Put the metrics of all splits on one line.
 
-    Example:
-        >>> describe_metrics({"dev": {"accuracy": 0.91234}})
-        'dev accuracy 0.9123'
+    >>> describe_metrics({"dev": {"accuracy": 0.91234}})
+    'dev accuracy 0.9123'
     """
     return "  ".join(
         f"{split} " + " ".join(f"{name} {'nan' if value is None else f'{value:.4f}'}" for name, value in values.items())
         for split, values in metrics.items()
     )
+
+
+def open_events(folder: Path, steps_done: int) -> SummaryWriter | None:
+    """Open a TensorBoard writer that hides earlier events past `steps_done`; None without tensorboard."""
+    if importlib.util.find_spec("tensorboard") is None:
+        return None
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(folder), purge_step=steps_done + 1)
+
+
+def add_events(events: SummaryWriter, line: dict[str, Any]) -> None:
+    """Write every number of a line of metrics.jsonl as a TensorBoard event."""
+    for name, value in line.items():
+        if name not in ("step", "eval") and value is not None:
+            events.add_scalar(f"train/{name}", value, line["step"])
+    for split, metrics in line.get("eval", {}).items():
+        for name, value in metrics.items():
+            events.add_scalar(f"{split}/{name}", value, line["step"])

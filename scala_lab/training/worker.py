@@ -1,4 +1,4 @@
-"""One worker of a run that `launch_workers` started: `python -m scala_lab.training.worker JOB`."""
+"""One worker of a run: `python -m scala_lab.training.worker JOB`, as the launcher starts it."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
-from scala_lab.launcher import end_process
-from scala_lab.spec import RunSpec
-from scala_lab.training.faults import complaint_of, leave_complaint
+from scala_lab.machine import end_process
+from scala_lab.training.distributed import WorkerError
 
 
-def work(job: str, part: Callable[[dict[str, Any]], None]) -> NoReturn:
-    """Do one worker's part of a job, a JSON object with the folder for complaints among its values, and end.
+def work(job: str, part: Callable[[dict[str, Any]], object]) -> NoReturn:
+    """Do one worker's part of a job, a JSON object that names the folder for `errors`, and end the process.
 
-    A worker that fails says nothing itself, because the others fail with it: it leaves word of why, and the
-    launcher passes on the cause.
+    A worker that fails prints nothing, because the others fail with it: it writes its error into the folder, and the
+    launcher reports the cause.
     """
-    end_process(_outcome(json.loads(job), part))
-
-
-def _outcome(values: dict[str, Any], part: Callable[[dict[str, Any]], None]) -> int:
+    values = json.loads(job)
+    code = 0
     try:
         part(values)
     except KeyboardInterrupt:
-        return 130
-    except Exception as error:  # noqa: BLE001 - any fault is passed on
-        leave_complaint(Path(values["complaints"]), complaint_of(int(os.environ["RANK"]), error))
-        return 2 if isinstance(error, UserError) else 1
-    return 0
+        code = 130
+    except Exception as error:  # noqa: BLE001 - the launcher reports any error
+        WorkerError.of(int(os.environ["RANK"]), error).write(Path(values["errors"]))
+        code = 2 if isinstance(error, UserError) else 1
+    end_process(code)
 
 
-def _train(values: dict[str, Any]) -> None:
-    from scala_lab.training.api import train
+def train_job(values: dict[str, Any]) -> None:
+    """Train as one worker of a run."""
+    from scala_lab.training.train import RunOptions, train_worker
 
-    train(RunSpec.from_dict(values["spec"]), values["out"], **values["options"])
+    spec = RunSpec.from_dict(values["spec"]).resolved()
+    train_worker(spec, Path(values["out"]), RunOptions(**values["options"]))
 
 
 if __name__ == "__main__":
-    work(sys.argv[1], _train)
+    work(sys.argv[1], train_job)

@@ -143,7 +143,7 @@ def test_checkpoint_without_a_head(here, capfd):
 
 
 def test_two_processes_cannot_train_in_one_folder(here, runs, capfd):
-    from scala_lab.training.run_folder import locked
+    from scala_lab.training.run_dir import locked
 
     with locked(Path("out")):
         refuse(capfd, train(), "another process is training in out")
@@ -166,7 +166,7 @@ def test_fault_is_found_before_workers_are_started(here, runs, capfd, monkeypatc
     def start(*_, **__):
         raise AssertionError("a worker was started")
 
-    monkeypatch.setattr("scala_lab.training.launch.subprocess.Popen", start)
+    monkeypatch.setattr("scala_lab.training.distributed.subprocess.Popen", start)
     bring(runs, "done")
     damage()
     refuse(capfd, train(workers=2, **changes), *words)
@@ -174,7 +174,7 @@ def test_fault_is_found_before_workers_are_started(here, runs, capfd, monkeypatc
 
 def test_fault_found_by_both_workers_is_said_once(here, runs, capfd):
     """The saved state is read by the workers alone."""
-    from scala_lab.spec import RunSpec
+    from scala_lab.config import RunSpec
 
     broken = bring(runs, "broken")
     record = json.loads((broken / "run.json").read_text())

@@ -9,8 +9,8 @@ from matmuls import BareMatmuls, token_layers, token_parameters
 from turns import in_turns
 
 from scala_lab import RunSpec
-from scala_lab.scaling.flops import forward_flops
-from scala_lab.tasks.tokens import Padding, collate
+from scala_lab.data.tokens import Padding, collate
+from scala_lab.timing.flops import forward_flops
 from scala_lab.training.preparation import prepare
 
 

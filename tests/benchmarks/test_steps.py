@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scala_lab.methods.task_loss import output_divergence
-from tests.methods.small import flat_gradient, make_batch, make_encoder, make_step, moment
+from scala_lab.divergence import output_divergence
+from tests.methods.small import flat_gradient, make_batch, make_encoder, make_step, step_context
 
 KINDS = pytest.mark.parametrize("classes", [0, 2, 3])
 
 
 def gradient_and_loss(step, folder, classes):
     encoder, batch = make_encoder(folder, classes), make_batch(classes=classes)
-    counted = step(encoder, batch, moment())
+    counted = step(encoder, batch, step_context())
     return flat_gradient(encoder), float(counted[0])
 
 

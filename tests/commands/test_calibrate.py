@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 
 from scala_lab.cli import main
-from scala_lab.scaling import calibration
-from scala_lab.scaling.calibration import Calibration
+from scala_lab.timing import calibration
+from scala_lab.timing.calibration import Calibration
 from tests.tiny import write_rows
 
 pytestmark = pytest.mark.long
@@ -20,7 +20,7 @@ def flags(tiny_bert, tmp_path):
 
 
 def test_constants_are_written_and_projected_to_more_workers(flags, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(calibration, "_places_for_workers", lambda spec: 1)
+    monkeypatch.setattr(calibration, "_workers_per_host", lambda spec: 1)
     monkeypatch.setattr(calibration, "calibrate", partial(calibration.calibrate, seconds=0.02))
     file = tmp_path / "machine.json"
     assert main(["calibrate", *flags, "--batch-size", "256", "--out", str(file)]) == 0

@@ -12,9 +12,14 @@ import pandas as pd
 import pytest
 
 from scala_lab.cli import main
-from scala_lab.commands.landscape_measure import barrier
+from scala_lab.curvature.landscape import barrier
 from tests.command_line import flags, own_rows, refuse, strict_json, train_flags
 from tests.tiny import save_tiny_model, write_rows
+
+
+def landscape(*checkpoints: str, **settings: object) -> list[str]:
+    small = {"samples": 48, "threads": 1, "line_points": 5, "plane_points": 3, "out": "landscape"}
+    return ["landscape", *checkpoints, *flags(**small | settings)]
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +44,6 @@ def place(tmp_path_factory):
 def here(place, tmp_path, monkeypatch):
     monkeypatch.chdir(place)
     return tmp_path
-
-
-def landscape(*checkpoints: str, **settings: object) -> list[str]:
-    small = {"samples": 48, "threads": 1, "line_points": 5, "plane_points": 3, "out": "landscape"}
-    return ["landscape", *checkpoints, *flags(**small | settings)]
 
 
 def read(folder: Path) -> tuple[list[dict], pd.DataFrame, pd.DataFrame]:

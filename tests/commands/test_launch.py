@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from scala_lab.cli import main
-from scala_lab.spec import RunSpec
-from scala_lab.training import train
+from scala_lab.config import RunSpec
+from scala_lab.training.train import train
 from tests.processes import ROOT, run, started, wait_until
-from tests.runs.slurm import running_slurm
+from tests.sweep.slurm import running_slurm
 from tests.tiny import write_rows
 
 pytestmark = pytest.mark.long
@@ -42,7 +42,7 @@ def flags(values):
 
 def workers_of(run: Path) -> list[int]:
     """Processes that train into a folder under torchrun."""
-    found = []
+    workers = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_bytes().split(b"\0")
@@ -50,8 +50,8 @@ def workers_of(run: Path) -> list[int]:
         except OSError:  # it has just ended
             continue
         if str(run).encode() in words and not torchrun and b"scala_lab" in words:
-            found.append(int(process.name))
-    return found
+            workers.append(int(process.name))
+    return workers
 
 
 def test_a_launched_run_survives_a_killed_worker_and_ends_at_the_same_bits(slurm, tiny_bert, tmp_path, monkeypatch):

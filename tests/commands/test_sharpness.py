@@ -14,10 +14,9 @@ import pytest
 import torch
 
 from scala_lab.cli import main
-from scala_lab.commands.checkpoints import short_names
 from scala_lab.curvature import HessianOperator, top_eigenpairs
-from scala_lab.curvature.rows import disjoint_sets, sorted_batches
-from scala_lab.tasks.tokens import Padding
+from scala_lab.curvature.checkpoint import disjoint_sets, short_names, sorted_batches
+from scala_lab.data.tokens import Padding
 from tests.command_line import data_flags, flags, own_rows, refuse, strict_json, train_flags
 from tests.processes import ROOT, run
 from tests.tiny import save_tiny_model, write_rows
@@ -56,8 +55,8 @@ def findings(file: Path) -> list[dict]:
 
 def operator(folder: str, samples: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> HessianOperator:
     """The operator on the rows that the command draws, put together by hand."""
+    from scala_lab.config import DataSpec
     from scala_lab.models.loading import load_classifier
-    from scala_lab.spec import DataSpec
     from scala_lab.training.preparation import prepare_data
 
     data = DataSpec(task="rows.csv", text_columns=("text",), label_column="label", eval_file=Path("rows.csv"))
@@ -70,18 +69,18 @@ def operator(folder: str, samples: int, seed: int = 0, dtype: torch.dtype = torc
 def test_run_folder_needs_no_task_and_gives_what_the_operator_gives(here, capfd):
     arguments = sharpness("run", top_k=3, precision="float64", tol=1e-6, json=here / "s.json")
     assert main(arguments) == 0
-    (found,) = findings(here / "s.json")
+    (result,) = findings(here / "s.json")
     expected = top_eigenpairs(operator("run", 12, dtype=torch.float64), 3, 1e-6)
-    assert found["eigenvalues"] == pytest.approx(expected.eigenvalues, rel=1e-8)
-    assert found["checkpoint"] == "run"
-    assert (found["task"], found["rows"], found["samples"]) == ("rows.csv", "train", 12)
-    assert found["converged"] is True
-    assert max(found["residuals"]) <= 1e-6
-    assert found["hvps"] >= 3
-    assert found["seconds"] > 0
-    assert found["deviation"] is None
+    assert result["eigenvalues"] == pytest.approx(expected.eigenvalues, rel=1e-8)
+    assert result["checkpoint"] == "run"
+    assert (result["task"], result["rows"], result["samples"]) == ("rows.csv", "train", 12)
+    assert result["converged"] is True
+    assert max(result["residuals"]) <= 1e-6
+    assert result["hvps"] >= 3
+    assert result["seconds"] > 0
+    assert result["deviation"] is None
     out, err = capfd.readouterr()
-    assert all(f"{value:.5g}" in out for value in found["eigenvalues"])
+    assert all(f"{value:.5g}" in out for value in result["eigenvalues"])
     assert err == "", "a progress bar belongs on a terminal"
 
 
@@ -105,15 +104,15 @@ def test_checkpoint_of_a_run_and_a_copy_elsewhere_are_the_run(here):
 
 def test_deviation_is_over_disjoint_sets_of_rows(here):
     assert main(sharpness("run", repeats=4, top_k=2, json=here / "s.json", out=here / "s")) == 0
-    (found,) = findings(here / "s.json")
-    values = np.array([entry["eigenvalues"] for entry in found["sets"]])
+    (result,) = findings(here / "s.json")
+    values = np.array([entry["eigenvalues"] for entry in result["sets"]])
     assert values.shape == (4, 2)
-    assert found["eigenvalues"] == pytest.approx(values.mean(0))
-    assert found["deviation"] == pytest.approx(values.std(0, ddof=1))
-    assert found["hvps"] == sum(entry["hvps"] for entry in found["sets"])
+    assert result["eigenvalues"] == pytest.approx(values.mean(0))
+    assert result["deviation"] == pytest.approx(values.std(0, ddof=1))
+    assert result["hvps"] == sum(entry["hvps"] for entry in result["sets"])
     # the four sets of 12 are all 48 rows: the mean of their losses is the loss over everything
     assert main(sharpness("run", samples=48, json=here / "all.json")) == 0
-    assert found["loss"] == pytest.approx(findings(here / "all.json")[0]["loss"], rel=1e-5)
+    assert result["loss"] == pytest.approx(findings(here / "all.json")[0]["loss"], rel=1e-5)
     with (here / "s" / "sharpness.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert [(row["set"], row["rank"]) for row in rows] == [(str(a), str(b)) for a in range(1, 5) for b in (1, 2)]
@@ -123,16 +122,16 @@ def test_deviation_is_over_disjoint_sets_of_rows(here):
 def test_everything_from_one_operator(here, capfd):
     more = {"smallest": True, "trace": True, "layers": True, "density": True, "tol": 1e-6, "precision": "float64"}
     assert main(sharpness("run", "other", **more, **own_rows(), json=here / "s.json", out=here / "s")) == 0
-    found, other = findings(here / "s.json")
+    result, other = findings(here / "s.json")
     matrix = dense(operator("run", 12, dtype=torch.float64))
     values = torch.linalg.eigvalsh(matrix)
-    assert found["eigenvalues"][0] == pytest.approx(float(values[-1]), rel=1e-6)
-    assert found["smallest"]["eigenvalue"] == pytest.approx(float(values[0]), rel=1e-6)
-    assert abs(found["trace"]["value"] - float(matrix.trace())) < 3.5 * found["trace"]["error"]
-    alphas = {name: layer["eigenvalue"] for name, layer in found["layers"].items()}
+    assert result["eigenvalues"][0] == pytest.approx(float(values[-1]), rel=1e-6)
+    assert result["smallest"]["eigenvalue"] == pytest.approx(float(values[0]), rel=1e-6)
+    assert abs(result["trace"]["value"] - float(matrix.trace())) < 3.5 * result["trace"]["error"]
+    alphas = {name: layer["eigenvalue"] for name, layer in result["layers"].items()}
     assert list(alphas) == ["embeddings", "bert.encoder.layer.0", "bert.encoder.layer.1", "head"]
-    assert found["kappa_alpha"] == pytest.approx(max(alphas.values()) / min(alphas.values()))
-    assert max(alphas.values()) <= found["eigenvalues"][0] * (1 + 1e-6), "a block is no sharper than the whole"
+    assert result["kappa_alpha"] == pytest.approx(max(alphas.values()) / min(alphas.values()))
+    assert max(alphas.values()) <= result["eigenvalues"][0] * (1 + 1e-6), "a block is no sharper than the whole"
     assert "distilbert.transformer.layer.1" in other["layers"]
     names = {file.name for file in (here / "s").iterdir()}
     figures = {f"{stem}.{end}" for stem in ("sharpness", "layers", "density-1", "density-2") for end in ("png", "svg")}
@@ -163,11 +162,11 @@ def test_power_iteration_and_pyhessian_find_the_same_top(here):
 def test_not_converged_shows_in_a_residual_in_the_table_and_in_the_exit_code(here, capfd, solver, most):
     more = {"top_k": 2, "max_products": most, "tol": 1e-5, "repeats": 2, "json": here / "s.json", "out": here / "s"}
     assert main(sharpness("run", solver=solver, **more)) == 1
-    (found,) = findings(here / "s.json")
-    assert not found["converged"]
-    assert max(found["residuals"]) > 1e-5
-    assert len(found["eigenvalues"]) == 2
-    for entry in found["sets"]:
+    (result,) = findings(here / "s.json")
+    assert not result["converged"]
+    assert max(result["residuals"]) > 1e-5
+    assert len(result["eigenvalues"]) == 2
+    for entry in result["sets"]:
         assert entry["converged"] == (max(entry["residuals"]) <= 1e-5)
         assert entry["hvps"] <= most
     assert " NO " in capfd.readouterr().out
@@ -271,9 +270,9 @@ def test_equal_questions_have_equal_answers_to_the_byte(here):
 
 def test_json_is_what_scripts_expect(here):
     assert main(sharpness("run", json=here / "s.json")) == 0
-    (found,) = json.loads((here / "s.json").read_text())
-    assert {"checkpoint", "eigenvalues", "residuals", "hvps", "converged", "seconds", "samples"} <= set(found)
-    assert not {"trace", "layers"} & set(found)
+    (result,) = json.loads((here / "s.json").read_text())
+    assert {"checkpoint", "eigenvalues", "residuals", "hvps", "converged", "seconds", "samples"} <= set(result)
+    assert not {"trace", "layers"} & set(result)
 
 
 def test_two_workers_agree_with_one_by_our_launcher_and_by_torchrun(here, place, capfd):
@@ -289,10 +288,10 @@ def test_two_workers_agree_with_one_by_our_launcher_and_by_torchrun(here, place,
             said = capfd.readouterr().out
         assert said.count("eigenvalues") == 1, "one worker speaks"
     alone, ours, launched = (findings(here / f"{name}.json")[0] for name in ("alone", "ours", "torchrun"))
-    for found in (ours, launched):
-        assert found["eigenvalues"] == pytest.approx(alone["eigenvalues"], rel=1e-5)
-        assert found["smallest"]["eigenvalue"] == pytest.approx(alone["smallest"]["eigenvalue"], rel=1e-5)
-        assert found["loss"] == pytest.approx(alone["loss"], rel=1e-12)
+    for result in (ours, launched):
+        assert result["eigenvalues"] == pytest.approx(alone["eigenvalues"], rel=1e-5)
+        assert result["smallest"]["eigenvalue"] == pytest.approx(alone["smallest"]["eigenvalue"], rel=1e-5)
+        assert result["loss"] == pytest.approx(alone["loss"], rel=1e-12)
     names = [sorted(file.name for file in (here / name).iterdir()) for name in ("alone", "ours", "torchrun")]
     assert names[0] == names[1] == names[2]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from scala_lab.cli import main
-from scala_lab.commands.sharpness_measure import all_converged
-from scala_lab.commands.sharpness_report import show_findings
+from scala_lab.commands.sharpness import show_records
+from scala_lab.curvature.checkpoint import all_converged
 from tests.command_line import data_flags, flags, strict_json
 from tests.tiny import save_tiny_model, write_rows
 
@@ -46,7 +46,7 @@ def doubted(finding: dict, *path: str) -> dict:
 
 
 def last_cell(capfd: pytest.CaptureFixture[str], finding: dict) -> str:
-    show_findings([finding])
+    show_records([finding])
     lines = [line for line in capfd.readouterr().out.splitlines() if " run " in line and "0.5000" in line]
     return lines[0].split()[-2]
 
@@ -56,20 +56,20 @@ def test_one_part_that_has_not_converged_is_enough(capfd, monkeypatch, path):
     monkeypatch.setenv("COLUMNS", "200")
     assert all_converged(FINDING)
     assert last_cell(capfd, FINDING) == "yes"
-    found = doubted(FINDING, *path)
-    assert not all_converged(found)
-    assert last_cell(capfd, found) == "NO"
-    sets = {**FINDING, "sets": [FINDING, found]}
+    result = doubted(FINDING, *path)
+    assert not all_converged(result)
+    assert last_cell(capfd, result) == "NO"
+    sets = {**FINDING, "sets": [FINDING, result]}
     assert not all_converged(sets), "in any of the sets"
 
 
 def test_a_doubtful_trace_is_marked(capfd, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    show_findings([FINDING])
+    show_records([FINDING])
     assert "(?)" not in capfd.readouterr().out
-    show_findings([doubted(FINDING, "trace")])
+    show_records([doubted(FINDING, "trace")])
     assert "7 ± 0.1 (?)" in capfd.readouterr().out
-    show_findings([doubted(FINDING, "layers", "head")])
+    show_records([doubted(FINDING, "layers", "head")])
     assert "1 (?)" in capfd.readouterr().out, "kappa_alpha is a quotient of the layers' eigenvalues"
 
 
@@ -83,9 +83,9 @@ def test_a_trace_has_as_many_products_as_a_solver(tmp_path, monkeypatch, capfd):
         file = Path(f"{most}.json")
         words = flags(samples=8, trace=True, tol=0.5, max_products=most, precision="float64", json=file)
         assert main(["sharpness", "model", *data_flags(Path("rows.csv")), *words]) == code
-        (found,) = strict_json(file.read_text())
-        assert found["converged"], "the eigenvalue has"
-        assert found["trace"]["converged"] == (code == 0)
-        assert found["trace"]["converged"] == (found["trace"]["error"] <= 0.05 * abs(found["trace"]["value"]))
+        (result,) = strict_json(file.read_text())
+        assert result["converged"], "the eigenvalue has"
+        assert result["trace"]["converged"] == (code == 0)
+        assert result["trace"]["converged"] == (result["trace"]["error"] <= 0.05 * abs(result["trace"]["value"]))
         out = capfd.readouterr().out
         assert ("(?)" in out, " NO " in out) == (code == 1, code == 1)

@@ -91,10 +91,12 @@ def test_a_report_keeps_the_studies_it_has(capfd, store):
 
 
 def test_reproduce_takes_all_studies_and_trains_shared_runs_once(capfd, monkeypatch, store):
-    from scala_lab.study import discovery
+    from scala_lab.study import api as discovery
 
     references = [write_study(Path(), name, claim=claim) for name, claim in (("first", "X1"), ("second", "X2"))]
-    monkeypatch.setattr(discovery, "all_studies", lambda: {one: discovery.find_study(one) for one in references})
+    monkeypatch.setattr(
+        discovery, "all_studies", lambda: {reference: discovery.find_study(reference) for reference in references}
+    )
     assert main(["reproduce", "--store", str(store)]) == 0
     assert capfd.readouterr().out.splitlines()[-1] == "report: reports/embedded/index.html"
     assert len(runs_in(store)) == 4
@@ -107,8 +109,8 @@ def test_what_fails_is_reported_and_the_exit_code_says_so(capfd, store):
     with Path("first.py").open("a") as stream:
         stream.write(
             "\ndef fail(runs):\n    raise ValueError('no such thing')\n"
-            "\nfrom scala_lab.runs.measurement import Measurement\n"
-            "needed = cells\ndef cells(profile):\n    return [*needed(profile), Cell(Measurement('first:fail'))]\n"
+            "\nfrom scala_lab.sweep.cells import Measurement\n"
+            "needed = cells\ndef cells(profile):\n    return [*needed(profile), Cell(Measurement(fail))]\n"
             "STUDY = Study('first', '', '', cells, lambda profile, frame: Findings(found=str(len(frame))))\n"
         )
     assert main(["study", "first.py", "--out", "out", "--store", str(store), "--processes", "1"]) == 1
@@ -136,7 +138,7 @@ def test_dry_run_counts_shared_runs_once_and_leaves_nothing(capsys):
 
 
 def test_list_names_every_study(capsys):
-    from scala_lab.study.discovery import study_names
+    from scala_lab.study.api import study_names
 
     assert main(["study", "--list"]) == 0
     shown = capsys.readouterr().out

@@ -167,7 +167,7 @@ def test_diverged_run(run, capfd, more):
 
 
 def test_failed_run_says_so_in_its_record_and_can_go_on(run, monkeypatch):
-    from scala_lab.training.loop import Training
+    from scala_lab.training.trainer import Training
 
     def fail(self, step):
         raise MemoryError("no more")
@@ -185,14 +185,14 @@ def test_failed_run_says_so_in_its_record_and_can_go_on(run, monkeypatch):
 
 FAKE_WORKER = """#!{python}
 import json, os, pathlib, signal, sys, time
-complaints = pathlib.Path(json.loads(sys.argv[3])["complaints"])
+errors = pathlib.Path(json.loads(sys.argv[3])["errors"])
 if os.environ["RANK"] == "0":
     time.sleep(60)
 if {killed}:
     os.kill(os.getpid(), signal.SIGKILL)
 trace = "Traceback (most recent call last):\\nValueError: broken\\n"
 fault = {{"rank": 1, "kind": "own fault", "sentence": "ValueError: broken", "trace": trace}}
-(complaints / "1.json").write_text(json.dumps(fault))
+(errors / "1.json").write_text(json.dumps(fault))
 sys.exit(1)
 """
 
@@ -202,8 +202,8 @@ def test_failure_of_a_worker_is_said_once_and_stops_the_others(run, capfd, monke
     worker = tmp_path / "python"
     worker.write_text(FAKE_WORKER.format(python=sys.executable, killed=killed))
     worker.chmod(0o755)
-    monkeypatch.setattr("scala_lab.training.launch.sys.executable", str(worker))
-    monkeypatch.setattr("scala_lab.training.launch.GRACE_SECONDS", 0.5)
+    monkeypatch.setattr("scala_lab.training.distributed.sys.executable", str(worker))
+    monkeypatch.setattr("scala_lab.training.distributed.GRACE_SECONDS", 0.5)
     assert run(workers=2) == 1
     err = capfd.readouterr().err
     assert err.count("scala-lab: error:") == 1

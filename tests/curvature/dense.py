@@ -20,12 +20,12 @@ def tiny_classifier(folder: Path, architecture: str = "bert", labels: int = 3) -
 
 def tiny_batches(sizes=(4, 3, 1), labels: int = 3, seed: int = 0) -> list[dict[str, torch.Tensor]]:
     """Batches of the same samples for any way to cut them: lengths 4 to 8, padded."""
-    chance = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
     total = sum(sizes)
-    lengths = torch.randint(4, 9, (total,), generator=chance)
-    ids = torch.randint(5, 20, (total, 8), generator=chance)
+    lengths = torch.randint(4, 9, (total,), generator=rng)
+    ids = torch.randint(5, 20, (total, 8), generator=rng)
     mask = (torch.arange(8) < lengths[:, None]).long()
-    targets = torch.randint(0, max(labels, 2), (total,), generator=chance)
+    targets = torch.randint(0, max(labels, 2), (total,), generator=rng)
     targets = targets.double() * 1.7 if labels == 1 else targets
     rows = {"input_ids": ids * mask, "attention_mask": mask, "labels": targets}
     parts = {name: value.split(list(sizes)) for name, value in rows.items()}

@@ -44,10 +44,10 @@ def test_padded_rows_have_the_products_of_rows_alone(model_type, pad_token):
         sum(p.numel() for p in model.parameters()), generator=torch.Generator().manual_seed(1)
     ).double()
     expected = HessianOperator(model, alone()) @ vector
-    found = HessianOperator(model, padded(0 if pad_token is None else pad_token)) @ vector
+    result = HessianOperator(model, padded(0 if pad_token is None else pad_token)) @ vector
     # Llama and Qwen compute their norms in float32
     tolerance = 1e-4 if model_type in ("llama", "qwen2") else 1e-9
-    assert float((found - expected).norm() / expected.norm()) < tolerance
+    assert float((result - expected).norm() / expected.norm()) < tolerance
     assert model.config.pad_token_id == pad_token
 
 
@@ -58,5 +58,5 @@ def test_rows_padded_on_the_left_are_those_of_the_stock_model():
         sum(p.numel() for p in model.parameters()), generator=torch.Generator().manual_seed(1)
     ).double()
     expected = HessianOperator(model, alone()) @ vector
-    found = HessianOperator(model, padded(0, "left")) @ vector
-    assert float((found - expected).norm() / expected.norm()) < 1e-4  # its norms are in float32
+    result = HessianOperator(model, padded(0, "left")) @ vector
+    assert float((result - expected).norm() / expected.norm()) < 1e-4  # its norms are in float32

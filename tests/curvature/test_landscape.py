@@ -9,8 +9,14 @@ import pytest
 import torch
 
 from scala_lab.curvature import HessianOperator, top_eigenpairs
-from scala_lab.curvature.directions import Direction, eigenvector_directions, filter_normalised, line_between
-from scala_lab.curvature.landscape import slice_1d, slice_2d
+from scala_lab.curvature.landscape import (
+    Direction,
+    eigenvector_directions,
+    filter_normalised,
+    line_between,
+    slice_1d,
+    slice_2d,
+)
 from scala_lab.errors import UserError
 from tests.curvature.dense import tiny_batches, tiny_classifier
 
@@ -25,18 +31,18 @@ def same_bits(model, before):
 
 def moved_copy(model, scale=0.3, seed=1):
     other = copy.deepcopy(model)
-    chance = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in other.parameters():
-            parameter += scale * torch.randn(parameter.shape, generator=chance, dtype=parameter.dtype)
+            parameter += scale * torch.randn(parameter.shape, generator=rng, dtype=parameter.dtype)
     return other
 
 
 @pytest.mark.parametrize("which", ["largest", "smallest"])
 def test_second_derivative_along_an_eigenvector_is_its_eigenvalue(tmp_path, which):
     model, batches = tiny_classifier(tmp_path), tiny_batches()
-    found = top_eigenpairs(HessianOperator(model, batches), k=2, tol=1e-8, which=which)
-    for direction, value in zip(eigenvector_directions(found), found.eigenvalues, strict=True):
+    result = top_eigenpairs(HessianOperator(model, batches), k=2, tol=1e-8, which=which)
+    for direction, value in zip(eigenvector_directions(result), result.eigenvalues, strict=True):
         assert direction.norm == pytest.approx(1)
         step = 1e-3
         losses = slice_1d(model, batches, direction, 5, (-2 * step, 2 * step))["loss"].to_numpy()
@@ -47,9 +53,9 @@ def test_second_derivative_along_an_eigenvector_is_its_eigenvalue(tmp_path, whic
 def test_eigenvectors_are_turned_uphill_whatever_their_sign(tmp_path):
     model, batches = tiny_classifier(tmp_path), tiny_batches()
     op = HessianOperator(model, batches)
-    found = top_eigenpairs(op, k=2)
-    turned = dataclasses.replace(found, touched_eigenvectors=-found.touched_eigenvectors)
-    for one, other in zip(*(eigenvector_directions(pairs, op.gradient()) for pairs in (found, turned)), strict=True):
+    result = top_eigenpairs(op, k=2)
+    turned = dataclasses.replace(result, touched_eigenvectors=-result.touched_eigenvectors)
+    for one, other in zip(*(eigenvector_directions(pairs, op.gradient()) for pairs in (result, turned)), strict=True):
         assert all(torch.equal(one.parts[name], other.parts[name]) for name in one.parts)
         below, above = slice_1d(model, batches, one, 2, (-1e-4, 1e-4))["loss"]
         assert above > below
@@ -57,8 +63,8 @@ def test_eigenvectors_are_turned_uphill_whatever_their_sign(tmp_path):
 
 def test_mixed_derivative_of_a_plane_of_eigenvectors_vanishes(tmp_path):
     model, batches = tiny_classifier(tmp_path), tiny_batches()
-    found = top_eigenpairs(HessianOperator(model, batches), k=2, tol=1e-8)
-    first, second = eigenvector_directions(found)
+    result = top_eigenpairs(HessianOperator(model, batches), k=2, tol=1e-8)
+    first, second = eigenvector_directions(result)
     step = 1e-3
     frame = slice_2d(model, batches, (first, second), 3, (-step, step))
     grid = frame.pivot(index="y", columns="x", values="loss").to_numpy()
@@ -66,7 +72,7 @@ def test_mixed_derivative_of_a_plane_of_eigenvectors_vanishes(tmp_path):
     along_x = (grid[1, 2] - 2 * grid[1, 1] + grid[1, 0]) / step**2
     along_y = (grid[2, 1] - 2 * grid[1, 1] + grid[0, 1]) / step**2
     assert mixed == pytest.approx(0, abs=1e-3)
-    assert [along_x, along_y] == pytest.approx(found.eigenvalues, rel=1e-3)
+    assert [along_x, along_y] == pytest.approx(result.eigenvalues, rel=1e-3)
 
 
 def test_axes_of_a_plane_are_the_lines(tmp_path):

@@ -72,11 +72,11 @@ def test_two_workers_agree_with_one(tmp_path):
     run_two_workers("tests.curvature.worker", {"folder": str(tmp_path), "sizes": UNEVEN})
     for dtype, tolerance in TOLERANCES.items():
         op = HessianOperator(model.to(dtype), whole_batch(UNEVEN))
-        found = load_file(tmp_path / f"{dtype}.safetensors")
-        assert found["product"].dtype == dtype
-        assert relative(found["product"], op @ vector.to(dtype)) < tolerance
-        assert relative(found["gradient"], op.space.full(op.gradient())) < tolerance
-        assert relative(found["eigenvalues"], torch.as_tensor(top_eigenpairs(op, 2).eigenvalues)) < tolerance
+        result = load_file(tmp_path / f"{dtype}.safetensors")
+        assert result["product"].dtype == dtype
+        assert relative(result["product"], op @ vector.to(dtype)) < tolerance
+        assert relative(result["gradient"], op.space.full(op.gradient())) < tolerance
+        assert relative(result["eigenvalues"], torch.as_tensor(top_eigenpairs(op, 2).eigenvalues)) < tolerance
         facts = json.loads((tmp_path / f"{dtype}.json").read_text())
         assert facts == {"samples": sum(UNEVEN), "loss": pytest.approx(op.loss(), rel=tolerance)}
 

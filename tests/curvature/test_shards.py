@@ -1,11 +1,16 @@
+"""Shards without needless padding, lanes that run them at once, and the bytes of a graph."""
+
 from __future__ import annotations
+
+import threading
 
 import pytest
 import torch
 
 from scala_lab.curvature import HessianOperator
-from scala_lab.curvature.shards import cut_batch
+from scala_lab.curvature.shards import Lanes, cut_batch, graph_bytes, lane_count
 from tests.curvature.dense import tiny_batches, tiny_classifier
+from tests.processes import PATIENCE
 
 
 def batch_of(lengths, width=64):
@@ -76,3 +81,75 @@ def test_padding_changes_no_product(tmp_path):
     vector = torch.randn(plain.space.size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     expected = plain @ vector
     assert float((padded @ vector - expected).norm() / expected.norm()) < 1e-12
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_lanes_run_at_once_with_their_own_compute_threads(two_threads):
+    meeting = threading.Barrier(2, timeout=PATIENCE)
+
+    def meet(_):
+        meeting.wait()  # breaks unless the other lane is here at the same time
+        return torch.get_num_threads()
+
+    assert Lanes(lane_count(5, torch.device("cpu"))).map(meet, ["a", "b"]) == [1, 1]
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize("budget", [0, 1 << 30])
+def test_products_and_gradients_are_those_of_one_lane(tmp_path, two_threads, budget):
+    model, batches = tiny_classifier(tmp_path), tiny_batches((3, 5, 2, 6))
+    several = HessianOperator(model, batches, budget=budget)
+    torch.set_num_threads(1)
+    alone = HessianOperator(model, batches, budget=budget)
+    assert (several._lanes.count, alone._lanes.count) == (2, 1)
+    vector = torch.randn(alone.space.touched_size, generator=torch.Generator().manual_seed(0), dtype=alone.dtype)
+    for result, expected in (
+        (several.multiply(vector), alone.multiply(vector)),
+        (several.gradient(), alone.gradient()),
+    ):
+        assert float((result - expected).norm() / expected.norm()) < 1e-10
+    assert torch.equal(several.multiply(vector), several.multiply(vector))
+
+
+def second_derivative_graph(rows):
+    """Gradient of sum(tanh(x @ w)^2) by w, x with that many rows of 5 numbers in float32."""
+    weight = torch.ones(5, 7, requires_grad=True)
+    loss = (torch.ones(rows, 5) @ weight).tanh().square().sum()
+    return torch.autograd.grad(loss, [weight], create_graph=True)
+
+
+def test_counts_each_storage_once_and_no_leaf():
+    x = torch.ones(6, requires_grad=True)
+    y = x.exp()
+    assert graph_bytes([y]) == 24  # exp saves its result
+    assert graph_bytes([y * y, y + 1]) == 24
+    assert graph_bytes([x * x]) == 0
+    assert graph_bytes([x]) == 0
+
+
+def test_a_gradient_graph_grows_with_the_rows_and_not_with_the_weights():
+    small, large = (graph_bytes(second_derivative_graph(rows)) for rows in (10, 20))
+    # by hand: x, tanh(x w), its square's gradient and the gradient that tanh hands on, and the factor 2 of the square
+    assert large > small
+    assert large - small == 2 * (small - graph_bytes(second_derivative_graph(5)))
+
+
+def test_what_a_function_in_python_saved():
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x * 2)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 2
+
+    assert graph_bytes([Double.apply(torch.ones(3, requires_grad=True))]) == 12

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification
 
 from scala_lab.curvature import HessianOperator, top_eigenpairs
-from scala_lab.launcher import end_process
+from scala_lab.machine import end_process
 from tests.curvature.dense import tiny_batches
 
 

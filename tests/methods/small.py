@@ -1,4 +1,4 @@
-"""A small encoder, a micro-batch and a moment, for tests of step functions."""
+"""A small encoder, a micro-batch and a step context, for tests of step functions."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 
 from scala_lab.clock import Clock
+from scala_lab.config import RunSpec
+from scala_lab.data.tasks import Task
+from scala_lab.methods.base import MicroBatch, StepContext, build_step
 from scala_lab.methods.recipes import RECIPES
-from scala_lab.methods.step import MicroBatch, Moment, build_step
 from scala_lab.models.encoder import Encoder
 from scala_lab.models.loading import load_classifier
-from scala_lab.spec import RunSpec
-from scala_lab.tasks.registry import Task
 
 LENGTHS = (9, 6, 6, 4)
 
@@ -34,9 +34,9 @@ def make_batch(rows=range(4), classes: int = 2, length: int | None = None, share
     rows = list(rows)
     length = length or max(LENGTHS[row] for row in rows)
     ids = torch.zeros(len(rows), length, dtype=torch.long)
-    for place, row in enumerate(rows):
-        chance = torch.Generator().manual_seed(row)
-        ids[place, : LENGTHS[row]] = torch.randint(5, 45, (LENGTHS[row],), generator=chance)
+    for index, row in enumerate(rows):
+        rng = torch.Generator().manual_seed(row)
+        ids[index, : LENGTHS[row]] = torch.randint(5, 45, (LENGTHS[row],), generator=rng)
     inputs = {"input_ids": ids, "attention_mask": (ids != 0).long(), "token_type_ids": torch.zeros_like(ids)}
     labels = torch.tensor([row % classes for row in rows]) if classes else torch.tensor([0.5 * row for row in rows])
     return MicroBatch(inputs, labels, torch.tensor(rows), share, regression=classes == 0)
@@ -50,9 +50,9 @@ def make_step(method: str = "scala", **options):
     return build_step(method, recipe.options)
 
 
-def moment(epoch: float = 0.0, step: int = 3, part: int = 0) -> Moment:
-    """A moment of a run with seed 7."""
-    return Moment(seed=7, step=step, epoch=epoch, part=part, clock=Clock())
+def step_context(epoch: float = 0.0, step: int = 3, part: int = 0) -> StepContext:
+    """The context of a step of a run with seed 7."""
+    return StepContext(seed=7, step=step, epoch=epoch, part=part, clock=Clock())
 
 
 def flat_gradient(encoder: Encoder) -> torch.Tensor:

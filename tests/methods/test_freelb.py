@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from scala_lab.methods.random_numbers import uniform_noise
-from tests.methods.small import LENGTHS, flat_gradient, make_batch, make_encoder, make_step, moment
+from scala_lab.methods.base import uniform_noise
+from tests.methods.small import LENGTHS, flat_gradient, make_batch, make_encoder, make_step, step_context
 
 
 def rewritten(encoder, batch, k, norm, adv_lr, init, max_norm):
@@ -30,13 +30,13 @@ def rewritten(encoder, batch, k, norm, adv_lr, init, max_norm):
             logits = model(inputs_embeds=embeddings + delta, attention_mask=torch.ones_like(ids)).logits
             loss = functional.cross_entropy(logits, batch.labels[sample : sample + 1])
             names = dict(model.named_parameters())
-            found = torch.autograd.grad(loss, [delta, *names.values()], allow_unused=True)
-            for name, gradient in zip(names, found[1:], strict=True):
+            gradients = torch.autograd.grad(loss, [delta, *names.values()], allow_unused=True)
+            for name, gradient in zip(names, gradients[1:], strict=True):
                 if gradient is not None:
                     total[name] += gradient / (k * len(LENGTHS))
             if turn == k - 1:
                 break
-            g, delta = found[0], delta.detach()
+            g, delta = gradients[0], delta.detach()
             if norm == "l2":
                 delta = delta + adv_lr * g / max(float(g.norm()), 1e-8)
                 if max_norm > 0 and float(delta.norm()) > max_norm:
@@ -55,7 +55,7 @@ def test_gradient_is_that_of_the_rewrite(tiny_bert, k, norm, adv_lr, init, max_n
     encoder, batch = make_encoder(tiny_bert), make_batch()
     expected = rewritten(encoder, batch, k, norm, adv_lr, init, max_norm)
     step = make_step("freelb", adv_passes=k, adv_norm=norm, adv_lr=adv_lr, adv_init=init, adv_max_norm=max_norm)
-    step(encoder, batch, moment())
+    step(encoder, batch, step_context())
     assert float((flat_gradient(encoder) - expected).norm() / expected.norm()) < 1e-10
 
 
@@ -64,7 +64,7 @@ def test_gradient_scales_with_the_share_alone(tiny_bert):
     gradients = []
     for share in (0.25, 0.25e-6):
         encoder = make_encoder(tiny_bert)
-        make_step("freelb")(encoder, make_batch(share=share), moment())
+        make_step("freelb")(encoder, make_batch(share=share), step_context())
         gradients.append(flat_gradient(encoder) / share)
     assert torch.allclose(gradients[0], gradients[1], rtol=1e-9, atol=1e-12)
 
@@ -75,5 +75,5 @@ def test_masks_over_passes(tiny_bert, masks, equal, monkeypatch):
     encoder = make_encoder(tiny_bert, dropout=0.3)
     outputs, run = [], encoder._run
     monkeypatch.setattr(encoder, "_run", lambda **inputs: outputs.append(run(**inputs)) or outputs[-1])
-    make_step("freelb", masks=masks, adv_lr=0.0, adv_init=0.0)(encoder, make_batch(), moment())
+    make_step("freelb", masks=masks, adv_lr=0.0, adv_init=0.0)(encoder, make_batch(), step_context())
     assert torch.allclose(outputs[0], outputs[2]) == equal

@@ -7,13 +7,13 @@ import copy
 import pytest
 import torch
 
+from scala_lab.divergence import output_divergence, task_loss
 from scala_lab.errors import UserError
-from scala_lab.methods.fused import loss_with_slope
-from scala_lab.methods.pga import chosen_pga, noisy_passes
-from scala_lab.methods.recipes import STEP_DEFAULTS
-from scala_lab.methods.step import STATISTICS
-from scala_lab.methods.task_loss import output_divergence, task_loss
-from tests.methods.small import LENGTHS, flat_gradient, make_batch, make_encoder, make_step, moment
+from scala_lab.methods.base import STATISTICS
+from scala_lab.methods.cost import noisy_passes
+from scala_lab.methods.recipes import STEP_DEFAULTS, chosen_pga
+from scala_lab.methods.scala import FusedAscent, loss_with_derivative
+from tests.methods.small import LENGTHS, flat_gradient, make_batch, make_encoder, make_step, step_context
 
 HEADS = [0, 2, 3]
 
@@ -21,18 +21,18 @@ HEADS = [0, 2, 3]
 def fused_noise(step, encoder, batch):
     e = encoder.embed(batch.inputs).detach().requires_grad_()
     gamma = encoder.logits(e, batch.inputs)
-    f, slope = loss_with_slope(gamma, batch.labels, batch.regression)
-    further = step._further_vjps(e, gamma, slope, moment())
+    f, df = loss_with_derivative(gamma, batch.labels, batch.regression)
+    fused = FusedAscent(step.target, e, gamma, df)
     if not step.label_gradient:
         (f.sum() * batch.share).backward()
-    return step._fused_noise(batch, e, gamma, slope, further, moment())[0]
+    return step._ascend(encoder, batch, step_context(), e, gamma, fused)[0].detach()
 
 
 def exact_noise(step, encoder, batch):
     with torch.no_grad():
         e = encoder.embed(batch.inputs)
         gamma = encoder.logits(e, batch.inputs)
-    return step._select_noise(encoder, batch, e, gamma, moment())[0]
+    return step._ascend(encoder, batch, step_context(), e, gamma)[0]
 
 
 def cosines(left, right):
@@ -72,7 +72,7 @@ def test_whole_gradient_is_that_of_the_written_objective(tiny_bert, classes, lab
     encoder, batch = make_encoder(tiny_bert, classes), make_batch(classes=classes)
     step = make_step("scala-effective", pga="fused", rho=0.05, omega=0.05, lambda_=3.0, label_gradient=label_gradient)
     delta = fused_noise(step, copy.deepcopy(encoder), batch)
-    found = step(encoder, batch, moment())
+    sums = step(encoder, batch, step_context())
     model, inputs = encoder.model, batch.inputs
     e = model.get_input_embeddings()(inputs["input_ids"])
     clean = model(**inputs).logits
@@ -82,17 +82,17 @@ def test_whole_gradient_is_that_of_the_written_objective(tiny_bert, classes, lab
     expected = torch.autograd.grad((f + 3.0 * r).mean(), list(model.parameters()), allow_unused=True)
     for parameter, gradient in zip(model.parameters(), expected, strict=True):
         assert torch.allclose(parameter.grad, torch.zeros_like(parameter) if gradient is None else gradient, atol=1e-11)
-    assert found[STATISTICS.index("loss")] == pytest.approx(float(f.detach().sum()), rel=1e-12)
-    assert found[STATISTICS.index("divergence")] == pytest.approx(float(r.detach().sum()), rel=1e-9)
+    assert sums[STATISTICS.index("loss")] == pytest.approx(float(f.detach().sum()), rel=1e-12)
+    assert sums[STATISTICS.index("divergence")] == pytest.approx(float(r.detach().sum()), rel=1e-9)
 
 
 @pytest.mark.parametrize("classes", HEADS)
 def test_micro_batches_add_up_and_keep_their_noise(tiny_bert, classes):
     whole, parts = (make_encoder(tiny_bert, classes) for _ in range(2))
     step = make_step("scala-effective", pga="fused")
-    step(whole, make_batch(classes=classes), moment())
+    step(whole, make_batch(classes=classes), step_context())
     for rows in ([0], [1, 2, 3]):
-        step(parts, make_batch(rows=rows, classes=classes), moment())
+        step(parts, make_batch(rows=rows, classes=classes), step_context())
     assert torch.allclose(flat_gradient(whole), flat_gradient(parts), atol=1e-12)
     together = fused_noise(step, whole, make_batch(classes=classes))
     alone = fused_noise(step, whole, make_batch(rows=[2], classes=classes, share=1 / 8192))
@@ -104,12 +104,12 @@ def test_it_saves_the_inner_pass(tiny_bert, monkeypatch):
         encoder, calls = make_encoder(tiny_bert), []
         run = encoder._run
         monkeypatch.setattr(encoder, "_run", lambda run=run, calls=calls, **inputs: calls.append(1) or run(**inputs))
-        make_step("scala-effective", pga=pga)(encoder, make_batch(), moment())
+        make_step("scala-effective", pga=pga)(encoder, make_batch(), step_context())
         assert len(calls) == passes
 
 
 @pytest.mark.parametrize("classes", HEADS)
-def test_a_sample_without_slope_is_pulled_through_the_graph(tiny_bert, classes):
+def test_a_sample_whose_derivative_vanishes_has_a_vjp_of_its_own(tiny_bert, classes):
     """A regression output that hits its label, or a class that is certain, leaves nothing in the clean backward."""
     encoder, batch = make_encoder(tiny_bert, classes), make_batch(classes=classes)
     with torch.no_grad():
@@ -120,33 +120,33 @@ def test_a_sample_without_slope_is_pulled_through_the_graph(tiny_bert, classes):
             batch.labels.copy_(logits.squeeze(-1).float())
             batch = type(batch)(batch.inputs, logits.squeeze(-1), batch.samples, batch.share, True)
     options = {"ascent": "normalized", "rho": 1.0, "omega": 1e9, "sigma": 1e-7}
-    found = fused_noise(make_step(pga="fused", **options), encoder, batch)
+    fused = fused_noise(make_step(pga="fused", **options), encoder, batch)
     exact = exact_noise(make_step(pga="exact", **options), encoder, batch)
-    assert found.abs().amax() > 0.5
-    assert (cosines(found, exact)[[0]] > 0.9999).all()
+    assert fused.abs().amax() > 0.5
+    assert (cosines(fused, exact)[[0]] > 0.9999).all()
 
 
-def test_a_sure_answer_keeps_its_direction_in_float32(tiny_bert):
+def test_a_confident_prediction_keeps_its_direction_in_float32(tiny_bert):
     """At a margin of 25, p - 1 rounds to 0 in float32 for the true class; the direction must not feel it."""
-    found = []
+    noises = []
     for dtype in (torch.float32, torch.float64):
         encoder, batch = make_encoder(tiny_bert, 3, dtype=torch.float32), make_batch(rows=[0], classes=3)
         with torch.no_grad():
             encoder.model.classifier.bias.copy_(torch.tensor([25.0, 0.0, 2.0]))
         encoder.model.to(dtype)
-        found.append(fused_noise(make_step("scala-effective", pga="fused", sigma=1e-3), encoder, batch).double())
-    assert cosines(*found) > 0.9999
+        noises.append(fused_noise(make_step("scala-effective", pga="fused", sigma=1e-3), encoder, batch).double())
+    assert cosines(*noises) > 0.9999
 
 
-def test_loss_and_slope_are_cross_entropy_and_its_derivative():
+def test_loss_and_derivative_are_cross_entropy_and_its_derivative():
     logits = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
     labels = torch.tensor([0, 1, 2, 2, 1, 0])
-    loss, slope = loss_with_slope(logits, labels, regression=False)
+    loss, df = loss_with_derivative(logits, labels, regression=False)
     expected = task_loss(logits, labels, regression=False)
     assert torch.allclose(loss, expected, rtol=1e-12)
     for value in (loss, expected):
         (derivative,) = torch.autograd.grad(value.sum(), logits, retain_graph=True)
-        assert torch.allclose(derivative, slope, rtol=1e-12)
+        assert torch.allclose(derivative, df, rtol=1e-12)
 
 
 def options(**changes):
@@ -154,7 +154,7 @@ def options(**changes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "outputs", "drops_out", "way", "passes"),
+    ("changes", "outputs", "drops_out", "pga", "passes"),
     [
         ({}, 2, True, "fused", 6),
         ({}, 1, True, "fused", 6),
@@ -171,8 +171,8 @@ def options(**changes):
         ({"noise": "gaussian"}, 2, True, None, 6),
     ],
 )
-def test_auto_takes_the_fused_way_where_it_holds_and_is_cheaper(changes, outputs, drops_out, way, passes):
-    assert chosen_pga(options(**changes), outputs, drops_out) == way
+def test_auto_is_fused_where_that_is_valid_and_cheaper(changes, outputs, drops_out, pga, passes):
+    assert chosen_pga(options(**changes), outputs, drops_out) == pga
     assert noisy_passes(options(**changes), outputs, drops_out) == passes
 
 

@@ -77,15 +77,15 @@ def test_a_run_that_is_trained_has_noise(rows, tiny_bert, changes, noised):
 
 
 def test_command_line_names_the_ways_out(rows, tiny_bert, capfd):
-    ways = ["a smaller --delay", "more epochs", "--method lamb", "--lambda 0"]
-    refuse(capfd, train_flags(tiny_bert, rows, method="scala"), "--delay 5", "--epochs 3", *ways)
-    refuse(capfd, train_flags(tiny_bert, rows, method="scala", delay=2, max_steps=6), "6 steps, 3 per epoch", *ways)
-    refuse(capfd, train_flags(tiny_bert, rows, method="scala", delay=2, max_steps=6, workers=2), "6 steps", *ways)
+    remedies = ["a smaller --delay", "more epochs", "--method lamb", "--lambda 0"]
+    refuse(capfd, train_flags(tiny_bert, rows, method="scala"), "--delay 5", "--epochs 3", *remedies)
+    refuse(capfd, train_flags(tiny_bert, rows, method="scala", delay=2, max_steps=6), "6 steps, 3 per epoch", *remedies)
+    refuse(capfd, train_flags(tiny_bert, rows, method="scala", delay=2, max_steps=6, workers=2), "6 steps", *remedies)
 
 
 def test_sweep_does_not_train_rows_that_are_another_methods(rows, tiny_bert, capfd):
     """Declared for too few epochs, a method's runs would equal LAMB's to the last digit."""
-    from scala_lab.runs.plan import plan
+    from scala_lab.sweep.cost import plan
 
     with pytest.raises(UserError, match="ends before"):
         plan(spec(rows, tiny_bert))

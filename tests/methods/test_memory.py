@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from scala_lab.batches import BatchPlan
-from scala_lab.methods.step import STATISTICS, MicroBatch
+from scala_lab.methods.base import STATISTICS, MicroBatch
 from tests.methods.live_bytes import LiveBytes
-from tests.methods.small import make_encoder, make_step, moment
+from tests.methods.small import make_encoder, make_step, step_context
 from tests.tiny import save_tiny_model
 
-MOST = 1.1
+MAX_RATIO = 1.1
 """Peak of a step with noise over that of a plain one."""
 SAMPLES, LENGTH, WIDTH = 16, 32, 64
 
@@ -37,16 +37,16 @@ def peak(step, folder, classes, autocast=None, change=None):
     """
     encoder = make_encoder(folder, classes, dtype=torch.float32, dropout=None)
     encoder.autocast = autocast
-    samples = int(SAMPLES / step.memory_factor(encoder, moment()))
+    samples = int(SAMPLES / step.memory_factor(encoder, step_context()))
     batch = long_batch(classes, samples)
-    step(encoder, batch, moment())
+    step(encoder, batch, step_context())
     if change is not None:
         change(encoder)
     weights = [*encoder.model.parameters(), *encoder.model.buffers()]
     gradients = [parameter.grad for parameter in encoder.model.parameters()]
     with LiveBytes([*weights, *gradients, *batch.inputs.values(), batch.labels, batch.samples]) as live:
-        found = step(encoder, batch, moment())
-    return live.peak, samples, found
+        sums = step(encoder, batch, step_context())
+    return live.peak, samples, sums
 
 
 @pytest.fixture(scope="module")
@@ -74,18 +74,18 @@ NOISY = {
 @pytest.mark.parametrize("name", NOISY)
 def test_noise_takes_a_tenth_more_at_most(deep_bert, plain_peaks, name, classes):
     method, options = NOISY[name]
-    bytes_, samples, found = peak(make_step(method, **options), deep_bert, classes)
-    assert found[STATISTICS.index("noised")] == samples >= SAMPLES / 2
-    assert bytes_ <= MOST * plain_peaks[classes]
+    bytes_, samples, sums = peak(make_step(method, **options), deep_bert, classes)
+    assert sums[STATISTICS.index("noised")] == samples >= SAMPLES / 2
+    assert bytes_ <= MAX_RATIO * plain_peaks[classes]
 
 
 @pytest.mark.parametrize(("name", "classes", "share"), [("fused", 2, 1.0), ("fused", 3, 7 / 8), ("R-Drop", 2, 0.5)])
 def test_micro_batches_are_smaller_where_a_graph_stays(deep_bert, name, classes, share):
     method, options = NOISY[name]
     encoder, step = make_encoder(deep_bert, classes), make_step(method, **options)
-    assert step.memory_factor(encoder, moment()) == pytest.approx(1 / share)
+    assert step.memory_factor(encoder, step_context()) == pytest.approx(1 / share)
     plan = BatchPlan(lengths=np.full(64, 8), batch_size=64, micro_batch=16)
-    parts = plan.deal(plan.global_batch(0), memory=step.memory_factor(encoder, moment()))
+    parts = plan.deal(plan.global_batch(0), memory=step.memory_factor(encoder, step_context()))
     assert max(map(len, parts)) <= 16 * share
     assert sorted(row for part in parts for row in part) == list(range(64))
 
@@ -93,7 +93,7 @@ def test_micro_batches_are_smaller_where_a_graph_stays(deep_bert, name, classes,
 def test_steps_before_the_noise_starts_are_as_large_as_plain_ones(deep_bert):
     step = make_step("scala-effective", pga="fused", label_gradient=True, delay=1.0)
     encoder = make_encoder(deep_bert, 2)
-    assert [step.memory_factor(encoder, moment(epoch=epoch)) for epoch in (0.5, 1.0)] == [1.0, 2.0]
+    assert [step.memory_factor(encoder, step_context(epoch=epoch)) for epoch in (0.5, 1.0)] == [1.0, 2.0]
 
 
 def test_noise_that_is_not_finite_takes_no_more(deep_bert, plain_peaks):
@@ -108,14 +108,14 @@ def test_noise_that_is_not_finite_takes_no_more(deep_bert, plain_peaks):
 
         encoder._run = broken
 
-    bytes_, _, found = peak(make_step("gaussian"), deep_bert, 2, change=break_first_adversarial_pass)
-    assert found[STATISTICS.index("skipped")] == SAMPLES
-    assert bytes_ <= MOST * plain_peaks[2]
+    bytes_, _, sums = peak(make_step("gaussian"), deep_bert, 2, change=break_first_adversarial_pass)
+    assert sums[STATISTICS.index("skipped")] == SAMPLES
+    assert bytes_ <= MAX_RATIO * plain_peaks[2]
 
 
 def test_inner_passes_in_float32_take_no_more_than_a_plain_step_in_float32(deep_bert, plain_peaks):
     bytes_, _, _ = peak(make_step("scala", pga="exact"), deep_bert, 2, autocast=torch.bfloat16)
-    assert bytes_ <= MOST * plain_peaks[2]
+    assert bytes_ <= MAX_RATIO * plain_peaks[2]
 
 
 def test_what_a_graph_keeps_is_counted_until_its_backward():

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from scala_lab.methods.freelb import FreeLBStep
-from tests.methods.small import make_batch, make_encoder, make_step, moment
+from tests.methods.small import make_batch, make_encoder, make_step, step_context
 from tests.methods.test_fused import cosines, exact_noise, fused_noise
 
 HALF = pytest.mark.parametrize("half", [torch.bfloat16, torch.float16], ids=str)
@@ -28,7 +28,7 @@ def pair_of_encoders(folder, classes, half, dropout=0.0):
 def ascent(find, encoder, batch, **options):
     """Where the ascent goes from the paper's random start, with a rate at which it leaves the start behind."""
     options = {"ascent": "literal", "sigma": 1e-5, "rho": 1e9, "omega": 1e30, **options}
-    moment().seed_dropout()
+    step_context().seed_dropout()
     return find(make_step(**options), encoder, batch).double()
 
 
@@ -38,11 +38,11 @@ def ascent(find, encoder, batch, **options):
 @pytest.mark.parametrize(("masks", "dropout"), [("off", 0.0), ("shared", 0.0), ("shared", 0.1)])
 def test_exact_ascent_has_the_direction_of_float64(tiny_bert, classes, target, masks, dropout, half):
     batch = make_batch(classes=classes)
-    found = [
+    noises = [
         ascent(exact_noise, encoder, batch, pga="exact", target=target, masks=masks)
         for encoder in pair_of_encoders(tiny_bert, classes, half, dropout)
     ]
-    assert (cosines(*found) > 0.99).all()
+    assert (cosines(*noises) > 0.99).all()
 
 
 @HALF
@@ -50,18 +50,24 @@ def test_exact_ascent_has_the_direction_of_float64(tiny_bert, classes, target, m
 def test_fused_ascent_has_it_too(tiny_bert, classes, half):
     """It takes no difference of two passes."""
     batch = make_batch(classes=classes)
-    found = [ascent(fused_noise, encoder, batch, pga="fused") for encoder in pair_of_encoders(tiny_bert, classes, half)]
-    assert (cosines(*found) > 0.99).all()
+    noises = [
+        ascent(fused_noise, encoder, batch, pga="fused") for encoder in pair_of_encoders(tiny_bert, classes, half)
+    ]
+    assert (cosines(*noises) > 0.99).all()
 
 
 @HALF
 @HEADS
 def test_ascents_of_freelb_have_it_too(tiny_bert, classes, half, monkeypatch):
     """Its gradient is that of the loss itself."""
-    moved, taken = FreeLBStep._moved, []
-    monkeypatch.setattr(FreeLBStep, "_moved", lambda self, delta, g: taken.append(g.double()) or moved(self, delta, g))
+    ascend, taken = FreeLBStep._ascend, []
+    monkeypatch.setattr(
+        FreeLBStep,
+        "_ascend",
+        lambda self, delta, batch: taken.append(delta.grad.double()) or ascend(self, delta, batch),
+    )
     for encoder in pair_of_encoders(tiny_bert, classes, half):
-        make_step("freelb")(encoder, make_batch(classes=classes), moment())
+        make_step("freelb")(encoder, make_batch(classes=classes), step_context())
     assert len(taken) == 4
     for precise, cast in zip(taken[:2], taken[2:], strict=True):
         assert (cosines(precise, cast) > 0.99).all()
@@ -79,10 +85,10 @@ def test_only_inner_passes_leave_autocast_and_float32_runs_cost_what_they_did(ti
     encoder = make_encoder(tiny_bert, dtype=torch.float32)
     encoder.autocast = autocast
     step = make_step("scala", target=target)
-    step(encoder, make_batch(), moment())  # the first pass of an encoder tries more than it is asked
+    step(encoder, make_batch(), step_context())  # the first pass of an encoder does more than later ones
     seen = []
     encoder.model.register_forward_pre_hook(lambda *_: seen.append(torch.is_autocast_enabled("cpu")))
-    step(encoder, make_batch(), moment())
+    step(encoder, make_batch(), step_context())
     assert seen == passes
 
 

@@ -6,20 +6,20 @@ import itertools
 import pytest
 import torch
 
+from scala_lab.divergence import output_divergence, task_loss
+from scala_lab.methods.base import STATISTICS
 from scala_lab.methods.recipes import RECIPES
-from scala_lab.methods.scala import _finite
-from scala_lab.methods.step import STATISTICS
-from scala_lab.methods.task_loss import output_divergence, task_loss
-from tests.methods.small import LENGTHS, flat_gradient, make_batch, make_encoder, make_step, moment
+from scala_lab.methods.scala import _is_finite
+from tests.methods.small import LENGTHS, flat_gradient, make_batch, make_encoder, make_step, step_context
 
 SCALA_RECIPES = [name for name, recipe in RECIPES.items() if recipe.step == "scala"]
 
 
-def noise(step, encoder, batch, now=None):
+def noise(step, encoder, batch, context=None):
     with torch.no_grad():
         e = encoder.embed(batch.inputs)
         gamma = encoder.logits(e, batch.inputs)
-    return step._select_noise(encoder, batch, e, gamma, now or moment())[0]
+    return step._ascend(encoder, batch, context or step_context(), e, gamma)[0]
 
 
 @pytest.mark.parametrize("classes", [0, 2, 3])
@@ -29,9 +29,9 @@ def test_inner_gradient_against_central_differences(tiny_bert, classes, target):
     step = make_step(target=target)
     e = encoder.embed(batch.inputs).detach()
     gamma = encoder.logits(e, batch.inputs).detach()
-    chance = torch.Generator().manual_seed(0)
-    delta = torch.randn(e.shape, generator=chance, dtype=e.dtype) * 0.05 * batch.mask_BL1
-    found = step._inner_gradient(encoder, batch, e, gamma, delta, moment(), 0)
+    rng = torch.Generator().manual_seed(0)
+    delta = torch.randn(e.shape, generator=rng, dtype=e.dtype) * 0.05 * batch.mask_BL1
+    g = step._exact_gradient(encoder, batch, step_context(), e + delta, gamma, 0)
 
     def raised(noise):
         with torch.no_grad():
@@ -45,7 +45,7 @@ def test_inner_gradient_against_central_differences(tiny_bert, classes, target):
         bump = torch.zeros_like(delta)
         bump[sample, token, width] = h
         expected = (raised(delta + bump) - raised(delta - bump)) / (2 * h)
-        assert float(found[sample, token, width]) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+        assert float(g[sample, token, width]) == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
 def test_inner_gradient_leaves_the_weights_alone(tiny_bert):
@@ -78,7 +78,7 @@ def test_noise_raises_the_divergence_more_than_chance(tiny_bert):
     divergence = {}
     for kind in ("pga", "gaussian"):
         step = make_step("scala-effective", noise=kind)
-        divergence[kind] = step(encoder, batch, moment())[STATISTICS.index("divergence")]
+        divergence[kind] = step(encoder, batch, step_context())[STATISTICS.index("divergence")]
     assert divergence["pga"] > 10 * divergence["gaussian"] > 0
 
 
@@ -92,7 +92,7 @@ def test_a_samples_noise_does_not_depend_on_its_neighbours_or_the_batch_size(tin
     length = LENGTHS[2]
     assert torch.allclose(alone[0, :length], together[2, :length], rtol=1e-6, atol=1e-15)
     assert torch.allclose(other_company[0, :length], together[2, :length], rtol=1e-6, atol=1e-15)
-    later = noise(step, encoder, make_batch(rows=[2]), moment(step=4))
+    later = noise(step, encoder, make_batch(rows=[2]), step_context(step=4))
     assert not torch.allclose(later[0, :length], together[2, :length], rtol=1e-2)
 
 
@@ -104,34 +104,34 @@ def test_without_noise_term_it_is_the_plain_step_to_the_bit(tiny_bert, method, o
     for encoder, step in ((plain, make_step("lamb")), (scala, make_step(method, **options))):
         run = encoder._run
         monkeypatch.setattr(encoder, "_run", lambda run=run, **inputs: calls.append(1) or run(**inputs))
-        step(encoder, make_batch(), moment(epoch=1.9))
+        step(encoder, make_batch(), step_context(epoch=1.9))
     assert torch.equal(flat_gradient(plain), flat_gradient(scala))
     assert len(calls) == 2
 
 
 def test_after_the_delay_the_noise_term_is_there(tiny_bert):
     plain, scala = (make_encoder(tiny_bert) for _ in range(2))
-    make_step("lamb")(plain, make_batch(), moment(epoch=2.0))
-    found = make_step("scala-effective", delay=2.0, omega=0.1, rho=0.1)(scala, make_batch(), moment(epoch=2.0))
-    assert found[STATISTICS.index("noised")] == 4
+    make_step("lamb")(plain, make_batch(), step_context(epoch=2.0))
+    sums = make_step("scala-effective", delay=2.0, omega=0.1, rho=0.1)(scala, make_batch(), step_context(epoch=2.0))
+    assert sums[STATISTICS.index("noised")] == 4
     assert not torch.allclose(flat_gradient(plain), flat_gradient(scala), rtol=1e-3)
 
 
 def test_a_settled_run_has_noise_before_the_delay(tiny_bert):
     step = make_step("scala", delay=2.0, delay_rule="settled")
     for settled, noised in ((False, 0), (True, 4)):
-        now = dataclasses.replace(moment(epoch=1.0), settled=settled)
-        assert step(make_encoder(tiny_bert), make_batch(), now)[STATISTICS.index("noised")] == noised
+        context = dataclasses.replace(step_context(epoch=1.0), settled=settled)
+        assert step(make_encoder(tiny_bert), make_batch(), context)[STATISTICS.index("noised")] == noised
 
 
 @pytest.mark.parametrize("label_gradient", [False, True])
 @pytest.mark.parametrize("classes", [0, 2, 3])
 def test_gradient_is_that_of_the_written_objective(tiny_bert, classes, label_gradient):
-    """The whole step against autograd on f + lambda * r with the noise held fixed."""
+    """The whole step against autograd on f + lambda * r with the noise fixed."""
     encoder, batch = make_encoder(tiny_bert, classes), make_batch(classes=classes)
     step = make_step("scala-effective", rho=0.05, omega=0.05, lambda_=3.0, label_gradient=label_gradient)
     delta = noise(step, encoder, batch)
-    step(encoder, batch, moment())
+    step(encoder, batch, step_context())
 
     parameters = list(encoder.model.parameters())
     logits = encoder.model(**batch.inputs).logits
@@ -150,9 +150,9 @@ def test_gradient_is_that_of_the_written_objective(tiny_bert, classes, label_gra
 
 def dropout_disagreement(folder, masks):
     encoder = make_encoder(folder, dropout=0.3)
-    found = make_step("two-draws", masks=masks)(encoder, make_batch(), moment())
+    sums = make_step("two-draws", masks=masks)(encoder, make_batch(), step_context())
     assert encoder.model.training
-    return found[STATISTICS.index("divergence")]
+    return sums[STATISTICS.index("divergence")]
 
 
 def test_masks(tiny_bert):
@@ -175,9 +175,9 @@ def test_a_sample_whose_noise_is_not_finite_is_left_out_and_counted(tiny_bert, w
         return logits * torch.tensor([1.0, float("inf"), 1.0, 1.0]).view(-1, 1) if noisy else logits
 
     monkeypatch.setattr(encoder, "_run", faulty)
-    found = step(encoder, batch, moment())
-    assert found[STATISTICS.index("noised")] == 3
-    assert found[STATISTICS.index("skipped")] == 1
+    sums = step(encoder, batch, step_context())
+    assert sums[STATISTICS.index("noised")] == 3
+    assert sums[STATISTICS.index("skipped")] == 1
     gradient = flat_gradient(encoder)
     assert gradient.isfinite().all()
 
@@ -197,9 +197,9 @@ def test_options_of_the_step_are_those_of_the_registry():
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("place", [0, 5, 383, 9215])
-def test_a_sample_is_finite_if_all_of_its_values_are(value, place):
+@pytest.mark.parametrize("index", [0, 5, 383, 9215])
+def test_a_sample_is_finite_if_all_of_its_values_are(value, index):
     values = torch.zeros(3, 24, 384)
-    values[1].view(-1)[place] = value
+    values[1].view(-1)[index] = value
     values[2, 3, 7] = torch.finfo(torch.float32).max
-    assert _finite(values).tolist() == [True, False, True]
+    assert _is_finite(values).tolist() == [True, False, True]

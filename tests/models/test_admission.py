@@ -10,20 +10,19 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from scala_lab.cli import main
-from scala_lab.commands.architectures import compare_architecture
+from scala_lab.config import RunSpec
+from scala_lab.data.tasks import Task
+from scala_lab.data.tokens import TokenSplit
 from scala_lab.errors import UserError
+from scala_lab.models import admission
 from scala_lab.models.admission import admit
 from scala_lab.models.architectures import save_tiny, tiny_classifier
-from scala_lab.models.fit import check_rows
-from scala_lab.models.loading import load_classifier
-from scala_lab.models.narrowing import Narrowing
-from scala_lab.spec import RunSpec
-from scala_lab.tasks.registry import Task
-from scala_lab.tasks.tokens import TokenSplit
-from scala_lab.training import train
-from scala_lab.training.loop import Training
+from scala_lab.models.fast_layers import Narrowing
+from scala_lab.models.loading import check_rows, load_classifier
+from scala_lab.training.distributed import World
 from scala_lab.training.preparation import prepare
-from scala_lab.training.world import World
+from scala_lab.training.train import train
+from scala_lab.training.trainer import Training
 from tests.tiny import write_rows
 
 LENGTHS = (3, 5, 9, 4, 12, 7)
@@ -54,7 +53,7 @@ def padded_with_one(model_type, **changes):
         ("doge", "none", False),  # chooses keys by a score, padding among them
     ],
 )
-def test_the_fastest_exact_way_is_taken(model_type, side, narrow):
+def test_the_fastest_exact_settings_are_taken(model_type, side, narrow):
     admission = admit(padded_with_one(model_type), make_rows(), 1, model_type)
     assert admission.padding.side == side
     assert (admission.narrowing != Narrowing()) == narrow
@@ -95,7 +94,7 @@ def test_dropout_is_seen_by_what_the_model_does(model_type, dropout):
     assert admit(model, make_rows(), 1, model_type).stochastic == (dropout > 0)
 
 
-def test_dropout_that_is_asked_for_is_set_by_every_name(tmp_path):
+def test_the_dropout_of_the_flag_is_set_by_every_name(tmp_path):
     folder = save_tiny(tmp_path / "gpt2", "gpt2", dropout=0.1)
     config = load_classifier(str(folder), Task("own", ("text",), "label", ("no", "yes")), dropout=0.3).config
     assert (config.resid_pdrop, config.embd_pdrop, config.attn_pdrop) == (0.3, 0.3, 0.3)
@@ -125,30 +124,6 @@ def test_what_cannot_be_confirmed_is_refused_in_a_sentence(sentence):
         rows.ids[rows.offsets[1:] - 1] = 2  # every row ends as encoder-decoders want it
     with pytest.raises(UserError, match=sentence):
         admit(REFUSED[sentence](), rows, 1, "model")
-
-
-@pytest.mark.parametrize(
-    "model_type", ["gpt2", "llama", "qwen2", "mistral", "opt", "gemma", "gpt_neox", "bloom", "phi"]
-)
-def test_decoders_equal_the_stock_model(model_type):
-    assert [one.use for one in compare_architecture(model_type) if not one.equal] == []
-
-
-@pytest.mark.parametrize(
-    "model_type", ["modernbert", "deberta-v2", "xlnet", "esm", "mixtral", "convbert", "longformer"]
-)
-def test_other_architectures_equal_the_stock_model(model_type):
-    assert [one.use for one in compare_architecture(model_type) if not one.equal] == []
-
-
-def test_the_command_prints_the_table_and_the_sentence(tmp_path, capfd):
-    assert main(["architectures", "bert", "ibert", "--markdown", str(tmp_path / "table.md")]) == 0
-    table = (tmp_path / "table.md").read_text()
-    assert "2 architectures, 1 equal to stock" in table
-    assert "| bert | equal to stock (" in table
-    assert "| ibert | refused (" in table
-    assert main(["architectures", "brt"]) == 2
-    assert "no classifier of type 'brt'" in capfd.readouterr().err
 
 
 def decoder_spec(folder, rows, **changes):
@@ -191,3 +166,20 @@ def test_sparse_attention_that_a_short_row_turns_off_is_refused():
         check_rows(model, [make_rows((15, 3))], "model")
     model.config.attention_type = "original_full"
     check_rows(model, [make_rows((15, 3))], "model")
+
+
+@pytest.mark.parametrize("stock", [torch.ones(2), torch.tensor([1.0, float("nan")]), None])
+@pytest.mark.parametrize("ours", [torch.ones(2), torch.tensor([1.0, float("nan")]), None])
+@pytest.mark.parametrize("last", [True, False])
+def test_a_gradient_that_is_missing_or_nan_on_one_side_is_never_admitted(ours, stock, last):
+    """Wherever it stands among the parameters: a later one that agrees does not hide it."""
+    pair, equal = {"a": (ours, stock)}, {"b": (torch.ones(2), torch.ones(2))}
+    both = {**equal, **pair} if last else {**pair, **equal}
+    logits = torch.zeros(1, 2)
+    outcomes = [(logits, {name: gradients[side] for name, gradients in both.items()}) for side in (0, 1)]
+    fine = (ours is None) == (stock is None) and (ours is None or bool(torch.equal(ours, stock)))
+    if fine:
+        assert admission._differences(*outcomes) == (0.0, 0.0)
+    else:
+        with pytest.raises(UserError, match="the gradient of a differs by inf"):
+            admission._differences(*outcomes)

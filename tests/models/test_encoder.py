@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from scala_lab.config import RunSpec
+from scala_lab.data.tasks import Task
 from scala_lab.errors import UserError
 from scala_lab.models.encoder import Encoder, replaced_embeddings
 from scala_lab.models.loading import load_classifier, load_tokenizer
-from scala_lab.spec import RunSpec
-from scala_lab.tasks.registry import Task
-from scala_lab.training import train
+from scala_lab.training.train import train
 from tests.tiny import ARCHITECTURES, save_tiny_model, write_rows
 
 TASK = Task("own", ("text",), "label", ("no", "yes"))

@@ -12,12 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from scala_lab.cli import main
+from scala_lab.config import DataSpec
+from scala_lab.data.tasks import TASKS, Task
+from scala_lab.data.tokens import Padding, collate
 from scala_lab.errors import UserError
-from scala_lab.models.labels import logits_layer, order_outputs
-from scala_lab.models.loading import load_classifier
-from scala_lab.spec import DataSpec
-from scala_lab.tasks.registry import TASKS, Task
-from scala_lab.tasks.tokens import Padding, collate
+from scala_lab.models.loading import load_classifier, logits_layer, order_outputs
 from scala_lab.training.preparation import prepare_data
 from tests.command_line import data_flags, flags, refuse, strict_json, train_flags
 from tests.tiny import ARCHITECTURES, save_tiny_model, write_rows

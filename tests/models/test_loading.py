@@ -9,12 +9,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from scala_lab.data.tasks import Task
+from scala_lab.data.tokens import TokenSplit
 from scala_lab.errors import UserError
-from scala_lab.models.fit import settle_pad_token
-from scala_lab.models.loading import hidden_size, load_classifier, load_tokenizer
-from scala_lab.models.locate import locate_model, model_fingerprint
-from scala_lab.tasks.registry import Task
-from scala_lab.tasks.tokens import TokenSplit
+from scala_lab.models.loading import (
+    hidden_size,
+    load_classifier,
+    load_tokenizer,
+    locate_model,
+    model_fingerprint,
+    settle_pad_token,
+)
 from tests.tiny import ARCHITECTURES, save_tiny_model
 
 TWO = Task("own", ("text",), "label", ("0", "1"))

@@ -5,9 +5,9 @@ import torch
 from torch.nn import functional
 
 from scala_lab.curvature import HessianOperator
-from scala_lab.curvature.quick_layers import QuickLayers
+from scala_lab.curvature.autograd import QuickLayers
 from scala_lab.models.admission import random_twin
-from scala_lab.models.narrowing import Narrowing, narrowed, prove_narrowing
+from scala_lab.models.fast_layers import Narrowing, narrowed, prove_narrowing
 from tests.curvature.dense import tiny_batches, tiny_classifier
 from tests.tiny import ARCHITECTURES
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from scala_lab.commands.pretrain import Pretrain, run
+from scala_lab.data.synthetic.generation import EMBEDDED, generate, lines
 from scala_lab.errors import UserError
 from scala_lab.models.embedded import FOLDER
 from scala_lab.models.pretrain import FILES, SPECIAL, Batch, Settings, corrupt, heldout, pretrain, read_encoder
-from scala_lab.tasks.embedded.corpus import sentences
-from scala_lab.tasks.embedded.generation import NAMES, generate
 
 SHORT = Settings(steps=8, lines=1024, threads=1, layers=1, hidden=32, heads=2, intermediate=64)
 
@@ -56,8 +55,10 @@ def test_shipped_tokenizer_knows_every_word_of_the_tasks_and_spells_strange_ones
 
     tokenizer = AutoTokenizer.from_pretrained(FOLDER)
     known = set(tokenizer.get_vocab())
-    texts = [text for name in NAMES for rows in generate(name).values() for text in (*rows.first, *(rows.second or ()))]
-    assert {word for text in [*texts, *sentences(5000, 7)] for word in text.split()} <= known
+    texts = [
+        text for name in EMBEDDED for rows in generate(name).values() for text in (*rows.first, *(rows.second or ()))
+    ]
+    assert {word for text in [*texts, *(line.text for line in lines(5000, 7))] for word in text.split()} <= known
     assert len(known) < 1000
     assert tokenizer.tokenize("Zebra") == ["z", "##e", "##b", "##r", "##a"]
     pair = tokenizer("the dog slept .", "a cat ran .")

@@ -7,9 +7,8 @@ import re
 import pytest
 import torch
 
-from scala_lab.optim.build import build_optimizer, default_rate
-from scala_lab.optim.groups import layer_names, parameter_groups, undecayed_names
-from scala_lab.spec import RunSpec
+from scala_lab.config import RunSpec
+from scala_lab.optim.build import build_optimizer, default_rate, layer_names, parameter_groups, undecayed_names
 
 ARCHITECTURES = {
     "bert": {"encoder": "bert.encoder.layer", "layers": 2},

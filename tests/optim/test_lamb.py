@@ -120,12 +120,12 @@ def test_joint_group_has_one_ratio_over_the_concatenation():
 
 
 def test_group_without_adaptation_is_adam():
-    ours, theirs = ([w.requires_grad_() for w in weights()] for _ in range(2))
-    lamb = Lamb([{"params": ours, "adapt": False}], lr=0.01, eps=1e-6, weight_decay=0.0)
-    train(ours, lamb, range(20))
-    train(theirs, torch.optim.Adam(theirs, lr=0.01, eps=1e-6), range(20))
-    for mine, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-14)
+    params, references = ([w.requires_grad_() for w in weights()] for _ in range(2))
+    lamb = Lamb([{"params": params, "adapt": False}], lr=0.01, eps=1e-6, weight_decay=0.0)
+    train(params, lamb, range(20))
+    train(references, torch.optim.Adam(references, lr=0.01, eps=1e-6), range(20))
+    for param, reference in zip(params, references, strict=True):
+        torch.testing.assert_close(param, reference, rtol=1e-12, atol=1e-14)
     assert lamb.clip_counts() == {"clipped": 0, "adapted": 0}
 
 

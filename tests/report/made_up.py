@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
-from scala_lab.runs.cell import Cell
-from scala_lab.runs.measurement import Measurement
-from scala_lab.runs.records import Records
-from scala_lab.spec import RunSpec
+from scala_lab.config import RunSpec
+from scala_lab.sweep.cells import Cell, Measurement
+from scala_lab.sweep.store import Records
 
 
 def made_up_records(cells: Iterable[Cell]) -> Records:
@@ -17,7 +16,7 @@ def made_up_records(cells: Iterable[Cell]) -> Records:
     for cell in cells:
         for spec in cell.specs:
             records.runs[spec.run_id] = made_up_run(spec)
-        assert not isinstance(cell.what, Measurement)
+        assert not isinstance(cell.item, Measurement)
     return records
 
 

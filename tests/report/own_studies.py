@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from scala_lab.report.manifest import Manifest
-from scala_lab.runs.records import Records
-from scala_lab.study.discovery import find_study
+from scala_lab.report.chapter import Manifest
+from scala_lab.study.api import find_study
+from scala_lab.sweep.store import Records
 from tests.report.made_up import made_up_records
 
 STUDY = """
 import pandas as pd
-from scala_lab.claims.record import Claim, above, record
-from scala_lab.report.style import new_figure, styled
-from scala_lab.statistics import Estimate
+from scala_lab.study.verdicts import Claim, above, record
+from scala_lab.report.figures.style import new_figure, styled
+from scala_lab.study.statistics import Estimate
 from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
 
 def cells(profile):

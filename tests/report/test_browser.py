@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scala_lab.report.build import write_report
-from scala_lab.report.manifest import Manifest
+from scala_lab.report.chapter import Manifest
 from tests.report.own_studies import forgotten_imports, records_of, write_study
 
 SIZES = {"desktop": (1280, 900), "tablet": (820, 1180), "phone": (390, 844), "small phone": (320, 640)}

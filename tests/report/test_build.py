@@ -11,8 +11,8 @@ import pytest
 
 from scala_lab.errors import UserError
 from scala_lab.report.build import check_report_folder, rebuild_report, write_report
-from scala_lab.report.manifest import Manifest
-from scala_lab.runs.records import Records
+from scala_lab.report.chapter import Manifest
+from scala_lab.sweep.store import Records
 from tests.command_line import snapshot, strict_json
 from tests.report.own_studies import forgotten_imports, records_of, write_study
 
@@ -211,10 +211,10 @@ def test_folder_without_a_report_cannot_be_rebuilt(tmp_path):
 
 
 def test_registered_claims_of_a_study_that_did_not_judge_them_are_not_run(tmp_path):
-    from scala_lab.claims.registry import registry
+    from scala_lab.study.api import find_study
 
-    study = next(claim.study for claim, _ in registry().values())
-    expected = [claim.id for claim, _ in registry().values() if claim.study == study]
+    study = "sharpness"
+    expected = [claim.id for claim in find_study(study).claims]
     build(tmp_path / "out", study, records=Records())
     claims = json.loads((tmp_path / "out" / "claims.json").read_text())
     assert [(claim["id"], claim["verdict"]) for claim in claims if claim["study"] == study] == [

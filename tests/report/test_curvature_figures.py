@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scala_lab.curvature.density import DensityResult, gaussian_mixture
+from scala_lab.curvature.spectrum import DensityResult, gaussian_mixture
 from scala_lab.errors import UserError
-from scala_lab.report.curvature_figures import density_plot, layer_bars, sharpness_bars
-from scala_lab.report.saving import save_figure
+from scala_lab.report.figures.curvature import density_plot, layer_bars, sharpness_bars
+from scala_lab.report.figures.style import save_figure
 
 
 def bars(axes):

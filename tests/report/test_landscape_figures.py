@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 
 from scala_lab.errors import UserError
-from scala_lab.report.line_figures import slice_1d_plot
-from scala_lab.report.plane_figures import contour, side_by_side, surface_3d
+from scala_lab.report.figures.landscape import contour, side_by_side, slice_1d_plot, surface_3d
 
 X = "distance along eigenvector 1 (units of weight)"
 Y = "distance along eigenvector 2 (units of weight)"

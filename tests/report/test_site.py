@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 import pytest
 
 from scala_lab.report.build import write_report
-from scala_lab.report.manifest import Manifest
-from scala_lab.runs.records import Records
+from scala_lab.report.chapter import Manifest
+from scala_lab.sweep.store import Records
 from tests.report.made_up import made_up_run
 from tests.report.own_studies import forgotten_imports, records_of, write_study
 
@@ -131,7 +131,7 @@ def test_a_run_that_failed_before_it_started_is_listed(tmp_path):
 
 def test_made_up_runs_have_only_what_real_records_have():
     """The page must not be made from fields that training does not write."""
-    from scala_lab.runs.records import KEPT
-    from scala_lab.spec import RunSpec
+    from scala_lab.config import RunSpec
+    from scala_lab.sweep.store import RUN_FIELDS
 
-    assert set(made_up_run(RunSpec())) - {"epochs"} <= set(KEPT)
+    assert set(made_up_run(RunSpec())) - {"epochs"} <= set(RUN_FIELDS)

@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scala_lab.report.latex import escape_latex
 from scala_lab.report.tables import (
     NOTHING,
     column_texts,
     columns_of,
     csv_text,
+    escape_latex,
     heading_groups,
     latex_text,
     markdown_text,

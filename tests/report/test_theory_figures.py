@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 from scala_lab.errors import UserError
-from scala_lab.report.spectrum_figures import density_lines
-from scala_lab.report.theory_figures import rate_panels
-from scala_lab.report.timing_figures import phase_bars, worker_lines
+from scala_lab.report.figures.convergence import rate_panels
+from scala_lab.report.figures.curvature import density_lines
+from scala_lab.report.figures.timing import phase_bars, worker_lines
 
 
 def test_rates_have_a_panel_each_and_a_line_for_every_bound():

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
+from scala_lab.config import RunSpec
 from scala_lab.methods.recipes import find_recipe
-from scala_lab.runs.records import Records
-from scala_lab.spec import RunSpec
+from scala_lab.sweep.store import Records
 
 ROWS = 1000
 LEVELS = {"mini-mnli": 0.0, "mini-qnli": 4.0, "mini-qqp": 2.0, "mini-sst2": 8.0}
@@ -50,8 +50,8 @@ def run_record(spec, score, status="finished", seconds=1.0):
 
 
 def metrics(spec, score):
-    found = {"accuracy": score / 100}
-    return {**found, "f1": (score - 3) / 100} if spec.data.task.endswith("qqp") else found
+    accuracy = {"accuracy": score / 100}
+    return {**accuracy, "f1": (score - 3) / 100} if spec.data.task.endswith("qqp") else accuracy
 
 
 def noisy_epochs(spec):
@@ -86,9 +86,9 @@ def likely_score(spec: RunSpec) -> float:
 
 def records_of(cells, score=likely_score, status=lambda spec: "finished", seconds=lambda spec: 1.0):
     """Records of all runs of the cells; a status of `missing` leaves a run out."""
-    found = Records()
+    records = Records()
     for cell in cells:
         for spec in cell.specs:
-            if spec.run_id not in found.runs and status(spec) != "missing":
-                found.runs[spec.run_id] = run_record(spec, score(spec), status(spec), seconds(spec))
-    return found
+            if spec.run_id not in records.runs and status(spec) != "missing":
+                records.runs[spec.run_id] = run_record(spec, score(spec), status(spec), seconds(spec))
+    return records

@@ -11,16 +11,13 @@ from functools import cache
 import pandas as pd
 import pytest
 
-from scala_lab.claims.registry import registry
 from scala_lab.report.tables import csv_text, latex_text, markdown_text
-from scala_lab.runs.measurement import Measurement
-from scala_lab.scaling.calibration import WITHIN, Calibration
-from scala_lab.scaling.links import Link
-from scala_lab.scaling.step_model import Compute
-from scala_lab.study.discovery import find_study
-from scala_lab.study.frame import NUMBERS, frame_of
+from scala_lab.study.api import NUMBERS, find_study, frame_of
 from scala_lab.study.profiles import EMBEDDED, PAPER
-from studies import _paper_tables, _run_times, adaptive_delay, generalizability, lr_scaling, main_results
+from scala_lab.sweep.cells import Measurement
+from scala_lab.timing.calibration import WITHIN, Calibration
+from scala_lab.timing.model import Compute, Link
+from studies import _paper_tables, adaptive_delay, generalizability, lr_scaling, main_results
 from studies._timings import RATES
 from tests.studies.synthetic import records_of
 
@@ -60,22 +57,22 @@ SMALL = replace(
 
 
 def findings(study, **made):
-    """What a study finds under the small profile; keywords go to `records_of`."""
+    """The findings of a study under the small profile; keywords go to `records_of`."""
     cells = study.cells(SMALL)
     return study.analyse(SMALL, frame_of(cells, records_of(cells, **made)))
 
 
 @cache
 def whole(name):
-    """What a study's cells are of, and their rows when all runs finished."""
+    """The runs and measurements of a study's cells, and their rows when all runs finished."""
     cells = find_study(name).cells(SMALL)
-    return [cell.what for cell in cells], frame_of(cells, records_of(cells))
+    return [cell.item for cell in cells], frame_of(cells, records_of(cells))
 
 
 def frame_with(name, status):
     """The rows of a study with some runs that did not finish, and nothing measured beside them."""
-    whats, frame = whole(name)
-    statuses = ["missing" if isinstance(what, Measurement) else status(what) for what in whats]
+    items, frame = whole(name)
+    statuses = ["missing" if isinstance(item, Measurement) else status(item) for item in items]
     numbers = [column for column in frame.columns if column in NUMBERS or column.startswith("dev_")]
     changed = frame.assign(status=statuses)
     changed.loc[changed["status"] != "finished", numbers] = math.nan
@@ -106,30 +103,30 @@ def all_fail_but_one(spec):
 @pytest.mark.parametrize("name", CLAIMS)
 def test_every_table_and_figure_can_be_written(name, status):
     study = find_study(name)
-    found = study.analyse(SMALL, frame_with(name, status))
-    assert found.tables
-    assert {table.name for table in found.tables} >= {""}
-    for table in found.tables:
+    result = study.analyse(SMALL, frame_with(name, status))
+    assert result.tables
+    assert {table.name for table in result.tables} >= {""}
+    for table in result.tables:
         markdown, latex = markdown_text(table), latex_text(table, name)
         assert table.caption in markdown
         assert r"\toprule" in latex
         rows = list(csv.reader(io.StringIO(csv_text(table))))
         assert len({len(row) for row in rows}) == 1
-    for drawing in found.figures:
+    for drawing in result.figures:
         picture = io.BytesIO()
         drawing.figure.savefig(picture, format="png", dpi=30)
         assert len(picture.getvalue()) > 1_000
     if study.source:
-        assert all(study.source in piece.caption for piece in (*found.tables, *found.figures))
-    assert tuple(record.claim.id for record in found.claims) == CLAIMS[name]
-    for record in found.claims:
+        assert all(study.source in piece.caption for piece in (*result.tables, *result.figures))
+    assert tuple(record.claim.id for record in result.claims) == CLAIMS[name]
+    for record in result.claims:
         assert record.claim.study == name
         assert record.to_dict()["verdict"] in ("reproduced", "contradicted", "inconclusive", "not run")
 
 
 def test_every_claim_of_these_studies_is_judged():
     judged = {claim for claims in CLAIMS.values() for claim in claims}
-    assert {key for key, (claim, _) in registry().items() if claim.study in CLAIMS} == judged
+    assert {claim.id for name in CLAIMS for claim in find_study(name).claims} == judged
 
 
 def table_of(name, part="", **made):
@@ -195,21 +192,21 @@ def test_times_of_runs_are_those_of_their_steps_on_as_many_workers():
     records = records_of(cells)
     paces = {"baseline": 0.1, "LAMB": 1.0, "ScaLA with noise": 4.0, "ScaLA-effective with noise": 3.0}
     for cell in cells:
-        if cell.labels.get("kind") != _run_times.TIMES:
+        if cell.labels.get("kind") != main_results.TIMES:
             continue
         result = {"matmul_rate": 1e9, "gradient_bytes": 1000}
-        for name in cell.what.settings["names"]:
+        for name in cell.item.settings["names"]:
             pace = paces[name.partition(" ")[2]] / cell.labels["workers"]
             result |= {f"{name}:step": [pace, pace, 9.0], f"{name}:steps_per_epoch": 10}
             result |= {f"{name}:tokens": [500.0], f"{name}:samples": [50.0]}
         records.measurements[cell.key] = {"status": "finished", "result": result}
-    found = main_results.analyse(SMALL, frame_of(cells, records))
-    table = found.tables[0].frame["mini-qnli time (s)"].droplevel(["model", "batch size"])
+    output = main_results.analyse(SMALL, frame_of(cells, records))
+    table = output.tables[0].frame["mini-qnli time (s)"].droplevel(["model", "batch size"])
     # six epochs of ten steps; ScaLA has noise in the last of six, ScaLA-effective in the last three
     assert table["baseline", 1] == pytest.approx(60 * 0.1)
     assert table["ScaLA", 1] == pytest.approx(50 * 1.0 + 10 * 4.0)
     assert table["ScaLA-effective", 2] == pytest.approx((30 * 1.0 + 30 * 3.0) / 2)
-    times = found.tables[1].frame["times faster than baseline"].droplevel(["model", "batch size", "times"])
+    times = output.tables[1].frame["times faster than baseline"].droplevel(["model", "batch size", "times"])
     assert times["ScaLA", 2] == pytest.approx(6 / 90)
     assert times["baseline", 2] == 1
 
@@ -224,20 +221,20 @@ def test_more_workers_than_were_measured_are_projected_and_marked():
         *(1e6, 1.0, 1.0, 2, {WITHIN: Link(0.0, math.inf), RATES[0]: Link(0.0, 1e8)}),
     )
     for cell in cells:
-        if cell.labels.get("kind") == _run_times.CONSTANTS:
+        if cell.labels.get("kind") == main_results.CONSTANTS:
             records.measurements[cell.key] = {"status": "finished", "result": constants.to_dict()}
-        elif cell.labels.get("kind") == _run_times.TIMES:
+        elif cell.labels.get("kind") == main_results.TIMES:
             result = {}
-            for name in cell.what.settings["names"]:
+            for name in cell.item.settings["names"]:
                 result |= {f"{name}:step": [1.0], f"{name}:steps_per_epoch": 10}
                 result |= {f"{name}:tokens": [500.0], f"{name}:samples": [50.0]}
             records.measurements[cell.key] = {"status": "finished", "result": result}
-    found = main_results.analyse(SMALL, frame_of(cells, records))
-    times = found.tables[1].frame["mini-mnli time (s)"].droplevel(["model", "batch size"])
+    output = main_results.analyse(SMALL, frame_of(cells, records))
+    times = output.tables[1].frame["mini-mnli time (s)"].droplevel(["model", "batch size"])
     # one row of ten tokens on each of 32 workers; 16 hosts exchange 1 MB
     assert times["baseline", 32, "projected"] == pytest.approx(60 * (2e-3 + 2 * 15 / 16 * 1e-2))
     assert set(times.xs("projected", level="times").index.get_level_values("method")) == {"baseline", "ScaLA"}
-    assert "Projected to 32 workers" in found.tables[1].notes[-1]
+    assert "Projected to 32 workers" in output.tables[1].notes[-1]
 
 
 def test_the_paper_profile_times_its_own_workers():
@@ -254,11 +251,11 @@ def test_heat_map_by_hand():
             return 80.0
         return 78.0 - math.log2(size / 256) - abs(math.log2(spec.optim.lr / peak[size]))
 
-    found = findings(study, score=score)
-    best = next(table.frame for table in found.tables if table.name == "best")
+    result = findings(study, score=score)
+    best = next(table.frame for table in result.tables if table.name == "best")
     assert best["best rate"].drop(32).to_dict() == peak
     assert best["gap to B=32"].drop(32).tolist() == pytest.approx([2.0, 3.0, 4.0, 5.0])
-    exponent, slope = found.claims[0].parts[0].estimate, found.claims[1].parts[1].estimate
+    exponent, slope = result.claims[0].parts[0].estimate, result.claims[1].parts[1].estimate
     # log2 of the peaks 0, 1, 1, 2 over doublings 0 to 3: least squares 0.6
     assert exponent.value == pytest.approx(0.6)
     assert slope.value == pytest.approx(1.0)
@@ -283,7 +280,7 @@ def test_the_rule_carries_the_best_small_rate_over():
 
     study = find_study("lr_scaling")
     cells = study.cells(SMALL)
-    frame = frame_of(cells, records_of(cells, score=score)).rename(columns={"batch_size": "batch size"})
+    frame = frame_of(cells, records_of(cells, score=score))
     chosen = lr_scaling.chosen_runs(SMALL, frame)
     rates = lr_scaling.rate_table(chosen)["mini-qnli"]
     large = SMALL.large_batch
@@ -312,9 +309,9 @@ def test_adaptive_runs_are_compared_at_equal_cost():
     frame = frame.assign(
         setting=[adaptive_delay.setting_name(*row) for row in zip(frame["method"], frame["delay"], strict=True)]
     )
-    found = adaptive_delay.at_equal_cost(frame)
-    assert found.value == pytest.approx(0.5)
-    assert found.n == 4
+    gain = adaptive_delay.at_equal_cost(frame)
+    assert gain.value == pytest.approx(0.5)
+    assert gain.n == 4
     table = table_of("adaptive_delay", score=score).frame
     assert table.loc["adaptive", "noise from epoch"] == 2.5
     assert table.loc["adaptive", "passes"] == pytest.approx(18 + 5 * 3.5)
@@ -330,6 +327,7 @@ def test_longer_training_doubles_the_epochs_at_twice_the_batch():
     table = table_of("train_longer").frame
     assert table.loc["baseline, longer", ["epochs", "passes"]].tolist() == [12, 36]
     assert table.loc["baseline", ["epochs", "passes"]].tolist() == [6, 18]
+    assert {cell.labels["batch_size"] for cell in find_study("train_longer").cells(PAPER)} == {2048}
 
 
 def test_studies_share_their_runs():
@@ -365,9 +363,9 @@ def test_tables_of_the_paper_agree_with_its_data(shared):
         if number == 2:  # its ScaLA rows are those of Table 1 and stand there in the data
             lines = [line for line in lines if "ScaLA" not in line.names]
         ours = [
-            (task, accuracy, line.times[place] if line.times else 0, line.f1 if task == "QQP" else 0)
+            (task, accuracy, line.times[index] if line.times else 0, line.f1 if task == "QQP" else 0)
             for line in lines
-            for place, (task, accuracy) in enumerate(zip(tasks, line.accuracies, strict=True))
+            for index, (task, accuracy) in enumerate(zip(tasks, line.accuracies, strict=True))
         ]
         theirs = printed[["task", "accuracy", "time_s", "f1"]].itertuples(index=False, name=None)
         assert sorted(ours) == sorted(theirs), number

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from scala_lab.runs.records import Records
-from scala_lab.study.frame import frame_of
+from scala_lab.study.api import frame_of
 from scala_lab.study.profiles import EMBEDDED, PAPER
+from scala_lab.sweep.store import Records
 from studies import convergence
 
 
@@ -13,18 +13,18 @@ def records():
     """The study's own cells at a tenth of their size."""
     found = {}
     for cell in convergence.cells(EMBEDDED):
-        settings = dict(cell.what.settings)
+        settings = dict(cell.item.settings)
         if "kappa" in settings:
             settings |= {"steps": [16, 64], "replicas": 3}
         else:
             settings |= {"problems": 4}
-        small = type(cell.what)(cell.what.function, settings=settings)
-        found[cell.what.id] = {"status": "finished", "result": small.compute([])}
+        small = type(cell.item)(cell.item.function, settings=settings)
+        found[cell.item.id] = {"status": "finished", "result": small.compute([])}
     return found
 
 
 def test_nothing_depends_on_the_profile():
-    assert [cell.what.id for cell in convergence.cells(EMBEDDED)] == [cell.what.id for cell in convergence.cells(PAPER)]
+    assert [cell.item.id for cell in convergence.cells(EMBEDDED)] == [cell.item.id for cell in convergence.cells(PAPER)]
 
 
 def test_cells_differ(records):

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from scala_lab.curvature import HessianOperator, top_eigenpairs
-from scala_lab.curvature.rows import disjoint_sets, sorted_batches
+from scala_lab.curvature.checkpoint import disjoint_sets, sorted_batches
+from scala_lab.data.tokens import Padding
 from scala_lab.models.loading import load_classifier
 from scala_lab.study.profiles import EMBEDDED, LAPTOP, PAPER
-from scala_lab.tasks.tokens import Padding
 from scala_lab.training.preparation import prepare
 from studies import landscape, sharpness, spectrum
 from tests.studies.tiny_profile import TinyStore, tiny_profile
@@ -51,7 +51,7 @@ def test_cost_counts_steps_before_and_after_the_delay():
 
 def test_eigenvalues_are_those_of_the_checkpoint_on_its_training_rows(profile, store, sharp):
     row = sharp.iloc[0]
-    run = store.run(sharpness.cells(profile)[0].what.of[0])
+    run = store.run(sharpness.cells(profile)[0].item.of[0])
     prepared = prepare(run.spec)
     model = load_classifier(str(run.checkpoint), prepared.task, new_head=False)
     values = []

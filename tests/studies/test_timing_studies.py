@@ -3,12 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scala_lab.runs.records import Records
-from scala_lab.scaling.calibration import WITHIN, Calibration
-from scala_lab.scaling.links import Link
-from scala_lab.scaling.step_model import Compute
-from scala_lab.study.frame import frame_of
+from scala_lab.study.api import frame_of
 from scala_lab.study.profiles import EMBEDDED, PAPER
+from scala_lab.sweep.store import Records
+from scala_lab.timing.calibration import WITHIN, Calibration
+from scala_lab.timing.model import Compute, Link
 from studies import method_scalability, projection, scalability, time_breakdown
 from studies._timings import RATES
 
@@ -41,11 +40,11 @@ def frame(cells, records):
 def test_timings_are_taken_alone_and_on_the_tasks_of_the_figures(profile):
     for study, task in ((scalability, profile.pair[0]), (method_scalability, profile.pair[1])):
         cells = study.cells(profile)
-        assert all(cell.what.alone for cell in cells)
+        assert all(cell.item.alone for cell in cells)
         assert {cell.labels["task"] for cell in cells} == {task}
         assert {cell.labels["workers"] for cell in cells} == set(profile.workers)
         assert all(spec.machine.workers == 1 and spec.optim.max_steps == 1 for cell in cells for spec in cell.specs)
-    assert time_breakdown.cells(profile)[0].what.alone
+    assert time_breakdown.cells(profile)[0].item.alone
 
 
 def test_two_hosts_are_measured_where_workers_are_not_gpus():
@@ -141,7 +140,7 @@ def test_breakdown_is_in_units_of_a_plain_forward_pass():
         "PGA-1 fused:step": [0.65, 0.71, 0.59],
         "cpu_share": 0.99,
     }
-    frame = frame_of(cells, Records({}, {cells[0].what.id: {"status": "finished", "result": result}}))
+    frame = frame_of(cells, Records({}, {cells[0].item.id: {"status": "finished", "result": result}}))
     findings = time_breakdown.analyse(EMBEDDED, frame)
     table = findings.tables[0].frame
     assert table.loc["plain", "backward"] == pytest.approx(2)
@@ -166,7 +165,7 @@ def calibrated(cells):
     constants = Calibration(own, own, {"adamw": 0.0, "lamb": 0.0}, 1000.0, 1.0, 1.0, 2, links)
     for cell in cells:
         if cell.labels["kind"] == projection.PAPER:
-            records[cell.key] = {"status": "finished", "result": cell.what.compute([])}
+            records[cell.key] = {"status": "finished", "result": cell.item.compute([])}
         elif cell.labels["kind"] == projection.HERE:
             records[cell.key] = {"status": "finished", "result": constants.to_dict()}
     return records

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from scala_lab.runs.records import Records, run_record
-from scala_lab.spec import RunSpec
-from scala_lab.study.frame import frame_of
+from scala_lab.config import RunSpec
+from scala_lab.study.api import frame_of
 from scala_lab.study.profiles import EMBEDDED, CurvaturePlan, Profile
-from scala_lab.training import train
-from scala_lab.training.run_folder import RunResult
+from scala_lab.sweep.store import Records, run_record
+from scala_lab.training.run_dir import RunResult
+from scala_lab.training.train import train
 from tests.tiny import save_tiny_model, write_rows
 
 
@@ -54,7 +54,7 @@ class TinyStore:
         """What `analyse` gets."""
         for cell in cells:
             runs = [self.run(spec) for spec in cell.specs]
-            if cell.specs != (cell.what,) and cell.what.id not in self.measured:
-                self.measured[cell.what.id] = {"status": "finished", "result": cell.what.compute(runs)}
+            if cell.specs != (cell.item,) and cell.item.id not in self.measured:
+                self.measured[cell.item.id] = {"status": "finished", "result": cell.item.compute(runs)}
         records = {key: run_record(run) for key, run in self.runs.items()}
         return frame_of(cells, Records(records, self.measured))

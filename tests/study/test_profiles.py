@@ -6,10 +6,10 @@ import math
 
 import pytest
 
+from scala_lab.data.tasks import TASKS
 from scala_lab.errors import UserError
 from scala_lab.methods.recipes import RECIPES
 from scala_lab.study.profiles import EMBEDDED, PAPER, PROFILES, find_profile
-from scala_lab.tasks.registry import TASKS
 from studies._paper_tables import EPOCHS, GLUE_ROWS, STEPS_1K, STEPS_32
 
 ALL = pytest.mark.parametrize("profile", PROFILES.values(), ids=list(PROFILES))
@@ -18,7 +18,7 @@ ALL = pytest.mark.parametrize("profile", PROFILES.values(), ids=list(PROFILES))
 def test_the_paper_profile_has_the_printed_settings():
     assert PAPER.models == ("bert-base-uncased", "roberta-large")
     assert PAPER.tasks == ("mnli", "qnli", "qqp", "sst2")
-    assert (PAPER.small_batch, PAPER.large_batch, PAPER.longer_batch) == (32, 1024, 2048)
+    assert (PAPER.small_batch, PAPER.large_batch) == (32, 1024)
     assert PAPER.batch_sizes == (1024, 2048, 4096, 8192)
     assert PAPER.heat_rates == (1e-4, 3e-4, 5e-4, 7e-4, 9e-4, 1e-3, 3e-3)
     assert PAPER.workers == (1, 2, 4, 8, 16, 32)

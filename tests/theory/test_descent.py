@@ -3,19 +3,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scala_lab.theory.descent import Descent, printed_batch
-from scala_lab.theory.measurements import envelope_gradients
-from scala_lab.theory.oracles import off_by
-from scala_lab.theory.problem import grouped_problem
+from scala_lab.theory.minimax import descend, envelope_gradients, grouped_problem, off_by, printed_batch
 
 
 @pytest.mark.parametrize(("lower", "upper"), [(1.0, 2.0), (5.0, 50.0)])
 def test_every_group_moves_by_its_rate_along_its_gradient(lower, upper):
-    problem, chance = grouped_problem(4.0), np.random.default_rng(0)
-    start = chance.normal(scale=2, size=(5, 4, 4))
+    problem, rng = grouped_problem(4.0), np.random.default_rng(0)
+    start = rng.normal(scale=2, size=(5, 4, 4))
     huge = 10**12  # so many samples that nothing of the noise is left
-    descent = Descent(100, lower, upper, huge)
-    first, second = descent.iterates(problem, start, off_by(0.0), np.array([0, 1]), chance)
+    first, second = descend(problem, start, off_by(0.0), 100, lower, upper, huge, np.array([0, 1]), rng)
     assert (first == start).all()
     lengths = np.linalg.norm(second - first, axis=-1)
     assert lengths == pytest.approx(np.clip(np.linalg.norm(start, axis=-1), lower, upper) / (upper * 10))

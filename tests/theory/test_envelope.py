@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scala_lab.theory.envelope import envelope, envelope_gradient, proximal_point
-from scala_lab.theory.problem import grouped_problem
+from scala_lab.theory.minimax import envelope, envelope_gradient, grouped_problem, proximal_point
 
 
 def starts(count=40, seed=0):

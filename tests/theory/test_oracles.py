@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from scala_lab.theory.oracles import ascent, off_by
-from scala_lab.theory.problem import grouped_problem
+from scala_lab.theory.minimax import ascent, grouped_problem, off_by
 
 
 def starts(count=300):

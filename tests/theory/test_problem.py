@@ -3,14 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scala_lab.theory.problem import grouped_problem
+from scala_lab.theory.minimax import grouped_problem
 
 STEP = 1e-5
 
 
 def points(seed=0, count=200, groups=4, width=4):
-    chance = np.random.default_rng(seed)
-    return chance.normal(scale=4, size=(count, groups, width)), chance.uniform(-1, 1, (count, width))
+    rng = np.random.default_rng(seed)
+    return rng.normal(scale=4, size=(count, groups, width)), rng.uniform(-1, 1, (count, width))
 
 
 def central_difference(function, point):

@@ -5,6 +5,7 @@ The variable FAULT says what happens to which worker: `RANK PLACE KIND`. It is r
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -14,9 +15,9 @@ import torch
 
 from scala_lab.cli import main
 from scala_lab.errors import UserError
-from scala_lab.launcher import end_process
-from scala_lab.training import api, evaluation, loop, worker
-from scala_lab.training.loop import Training
+from scala_lab.machine import end_process
+from scala_lab.training import trainer, worker
+from scala_lab.training.trainer import Training
 
 STEP = 2
 """The 0-based step in which a fault during training happens."""
@@ -63,18 +64,18 @@ def set_fault(rank: str, place: str, kind: str) -> None:
     if os.environ.get("RANK") != rank:
         return
     if place == "join":
-        before(api, "join_world", lambda *_: fail(kind))
+        before(importlib.import_module("scala_lab.training.train"), "join_world", lambda *_: fail(kind))
     if place == "load":
-        before(loop, "load_model", lambda *_: fail(kind))
+        before(trainer, "load_model", lambda *_: fail(kind))
     if place == "step":
         acts = {"loss": poison_loss, "gradient": poison_gradient}
         before(Training, "accumulate", acts.get(kind, lambda _, step: fail(kind) if step == STEP else None))
     if place == "evaluation":
-        before(evaluation, "_predict", lambda *_: fail(kind))
+        before(trainer, "_predict", lambda *_: fail(kind))
 
 
 if __name__ == "__main__":
     set_fault(*os.environ["FAULT"].split())
     if sys.argv[1] == "train":
         end_process(main())
-    worker.work(sys.argv[1], worker._train)
+    worker.work(sys.argv[1], worker.train_job)

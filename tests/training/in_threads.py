@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from scala_lab.training.world import World
+from scala_lab.training.distributed import World
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -38,11 +38,11 @@ class ThreadWorld(World):
 
     meeting: Meeting | None = None
 
-    def sum(self, buffer: Tensor) -> None:
+    def all_reduce(self, buffer: Tensor) -> None:
         assert self.meeting is not None
         self.meeting.sum(self.rank, buffer)
 
-    def share_from_leader(self, tensors: list[Tensor]) -> None:
+    def broadcast(self, tensors: list[Tensor]) -> None:
         """All threads load the same."""
 
 

@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from scala_lab.methods.random_numbers import normal_noise, uniform_noise
-from scala_lab.optim.build import build_optimizer
-from scala_lab.optim.schedule import rate_factor
-from scala_lab.tasks.tokens import Padding, collate
+from scala_lab.data.tokens import Padding, collate
+from scala_lab.methods.base import normal_noise, uniform_noise
+from scala_lab.optim.build import build_optimizer, rate_factor
 
 
 def plain_loop(model, training, steps):

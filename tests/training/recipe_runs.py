@@ -13,12 +13,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from scala_lab.launcher import end_process
+from scala_lab.config import RunSpec
+from scala_lab.machine import end_process
 from scala_lab.methods.recipes import RECIPES
-from scala_lab.spec import RunSpec
-from scala_lab.training.loop import Training
+from scala_lab.training.distributed import World, join_world
 from scala_lab.training.preparation import prepare
-from scala_lab.training.world import World, join_world
+from scala_lab.training.trainer import Training
 
 BATCH = 16
 STEPS = 5

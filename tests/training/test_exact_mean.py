@@ -11,8 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from scala_lab.methods.recipes import RECIPES
-from scala_lab.training.launch import reserved_port
-from scala_lab.training.world import World
+from scala_lab.training.distributed import World, reserved_port
 from tests.processes import started
 from tests.tiny import write_rows
 from tests.training.recipe_runs import BATCH, gradient, precision_of, recipe_spec, weights

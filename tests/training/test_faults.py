@@ -15,9 +15,9 @@ import torch
 
 from scala_lab.cli import main
 from scala_lab.errors import UserError
-from scala_lab.training import launch
-from scala_lab.training.faults import Complaint, Fault, find_fault, leave_complaint
-from scala_lab.training.gradient import GradientBuffer
+from scala_lab.training import distributed as launch
+from scala_lab.training.distributed import Fault, WorkerError, find_fault
+from scala_lab.training.trainer import GradientBuffer
 from tests.command_line import strict_json, train_flags
 from tests.tiny import write_rows
 from tests.training import forked
@@ -169,9 +169,9 @@ LOST = "RuntimeError: [/gloo/transport/tcp/pair.cc:1] Connection closed by peer"
     ],
 )
 def test_cause_is_told_from_what_follows_from_it(said, ended, sentence, tmp_path):
-    for number, complaint in enumerate(said):
-        leave_complaint(tmp_path, Complaint(*complaint))
-        os.utime(tmp_path / f"{complaint[0]}.json", ns=(number, number))
+    for number, error in enumerate(said):
+        WorkerError(*error).write(tmp_path)
+        os.utime(tmp_path / f"{error[0]}.json", ns=(number, number))
     workers = max([1, *ended, *(rank for rank, *_ in said)]) + 1
     assert find_fault(tmp_path, workers, ended).sentence == sentence
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 import transformers
 
+from scala_lab.config import RunSpec
 from scala_lab.methods.recipes import RECIPES
 from scala_lab.models.loading import load_classifier
-from scala_lab.spec import RunSpec
-from scala_lab.training.loop import Training
+from scala_lab.training.distributed import World
 from scala_lab.training.preparation import prepare
-from scala_lab.training.world import World
+from scala_lab.training.trainer import Training
 from tests.tiny import WORDS, save_tiny_model
 from tests.training.plain_loop import plain_loop
 

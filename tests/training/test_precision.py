@@ -10,17 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from scala_lab import precision
 from scala_lab.cli import main
-from scala_lab.commands import examination
+from scala_lab.commands import doctor
+from scala_lab.config import MachineSpec, RunSpec
 from scala_lab.errors import UserError
 from scala_lab.methods.recipes import RECIPES
-from scala_lab.precision import GROWTH_STEPS, LossScale, check_precision, matrix_products
-from scala_lab.spec import MachineSpec, RunSpec
-from scala_lab.training import loop
-from scala_lab.training.loop import Training
+from scala_lab.training import precision, trainer
+from scala_lab.training.distributed import World
+from scala_lab.training.precision import GROWTH_STEPS, LossScale, check_precision, matrix_products
 from scala_lab.training.preparation import prepare
-from scala_lab.training.world import World
+from scala_lab.training.trainer import Training
 from tests.command_line import interrupted_after, refuse, strict_json, train_flags
 from tests.tiny import write_rows
 from tests.training.in_threads import both
@@ -150,7 +149,7 @@ def lines(out: str) -> list[dict]:
 
 def test_resumed_fp16_run_ends_at_the_same_bits_with_the_same_scales(run, monkeypatch, capfd):
     monkeypatch.setattr(precision, "GROWTH_STEPS", 2)
-    monkeypatch.setattr(loop, "LossScale", lambda value=2.0**30, **rest: LossScale(value, **rest))
+    monkeypatch.setattr(trainer, "LossScale", lambda value=2.0**30, **rest: LossScale(value, **rest))
     settings = {"precision": "fp16", "dropout": 0.1, "save_every": 0, "epochs": 8}
     assert run(out="whole", **settings) == 0
     said = capfd.readouterr()
@@ -249,7 +248,7 @@ def test_a_run_has_exact_products_whatever_torch_was_told(run, monkeypatch):
 
 
 def test_doctor_shows_the_precisions_of_the_device():
-    found = {finding.name: finding.value for finding in examination._torch()}
+    found = {finding.name: finding.value for finding in doctor._torch()}
     if torch.cuda.is_available():
         assert "fp16" in found["cuda:0"]
     else:

@@ -9,16 +9,14 @@ import torch
 from torch import nn
 
 from scala_lab.cli import main
+from scala_lab.config import RunSpec
+from scala_lab.data.tokens import collate
 from scala_lab.errors import UserError
-from scala_lab.optim.build import build_optimizer
-from scala_lab.optim.schedule import rate_factor
-from scala_lab.spec import RunSpec
-from scala_lab.tasks.tokens import collate
-from scala_lab.training import loop, preparation
-from scala_lab.training.gradient import GradientBuffer
-from scala_lab.training.loop import Training
+from scala_lab.optim.build import build_optimizer, rate_factor
+from scala_lab.training import preparation, trainer
+from scala_lab.training.distributed import World
 from scala_lab.training.preparation import prepare
-from scala_lab.training.world import World
+from scala_lab.training.trainer import GradientBuffer, Training
 from tests.command_line import interrupted_after, train_flags
 from tests.tiny import write_rows
 from tests.training.in_threads import both
@@ -71,7 +69,7 @@ def _routed(monkeypatch):
             model.classifier = Routed(model.classifier)
         return model, admission
 
-    monkeypatch.setattr(loop, "load_model", load_routed)
+    monkeypatch.setattr(trainer, "load_model", load_routed)
 
 
 @pytest.fixture
@@ -116,7 +114,7 @@ def by_a_plain_loop(spec: RunSpec) -> tuple[dict[str, torch.Tensor], list[set[st
     """Weights after some steps of the stock model on whole batches, and which parameters had a gradient in each."""
     prepared = prepare(spec)
     training = Training(spec, prepared, ALONE)  # for its batches and rates
-    model = copy.deepcopy(loop.load_model(spec, prepared)[0]).double().train()
+    model = copy.deepcopy(trainer.load_model(spec, prepared)[0]).double().train()
     optimizer = build_optimizer(model, spec.optim, training.rate)
     reached = []
     for step in range(STEPS):

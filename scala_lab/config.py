@@ -1,0 +1,474 @@
+"""What a run is: frozen dataclasses from which flags, TOML files and run ids all derive.
+
+The docstring under each field is its help text on the command line. A field that is None takes its value from the
+recipe, the optimizer or the machine when the spec is resolved. Field names are unique over all parts, so that a flag, a
+TOML key and a keyword of `RunSpec.of` are the same word.
+
+Example:
+    >>> spec = RunSpec.of(task="mini-sst2", method="lamb", batch_size=256)
+    >>> spec.recipe.method, spec.batches.batch_size
+    ('lamb', 256)
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+import os
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import tyro
+
+from scala_lab.errors import UserError, nearest
+from scala_lab.machine import default_threads
+from scala_lab.methods.recipes import FREELB_PUBLISHED, RECIPES, STEP_DEFAULTS, find_recipe
+
+RESULT_VERSION = 3
+"""Part of every run id; raise it when a change of the code changes the results of a spec."""
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """The task and its rows."""
+
+    task: str = "mini-sst2"
+    """A GLUE task (sst2 qnli mnli qqp stsb mrpc rte cola), an embedded one (mini-sst2 mini-qnli mini-mnli
+    mini-qqp mini-stsb), or your own CSV, TSV, JSONL or parquet file."""
+    data_dir: Path | None = None
+    """Folder in the classic GLUE layout (SST-2/train.tsv, ...); without it GLUE comes from the hub."""
+    text_columns: tuple[str, ...] = ()
+    """Your own file: the one or two columns that hold the text."""
+    label_column: str | None = None
+    """Your own file: the column that holds the label."""
+    regression: bool = False
+    """Your own file: the label is a number to predict, not a class."""
+    eval_file: Path | None = None
+    """Your own file: a second file to evaluate on; without it a seeded tenth of the rows is held out."""
+    label_names: tuple[str, ...] = ()
+    """The task's classes in the order of a trained checkpoint's outputs, where its config.json does not name them."""
+    train_samples: int | None = None
+    """Train on this many rows, drawn with data-seed; default all."""
+    eval_samples: int | None = None
+    """Evaluate on this many rows, drawn with data-seed; default all."""
+    heldout_samples: int = 0
+    """Hold out this many train rows, and evaluate on them too at the end."""
+    data_seed: int = 0
+    """Seed of the choice of rows; separate from the run's seed, so that runs with other seeds have the same rows."""
+    max_length: int = 128
+    """Truncate inputs to this many tokens."""
+
+
+@dataclass(frozen=True)
+class EncoderSpec:
+    """The pretrained model."""
+
+    model: str = "embedded"
+    """A hub name, a folder, `embedded` (the encoder in this package) or `minilm` (the optional package)."""
+    dropout: float | None = None
+    """Set all dropout rates of the encoder; default those of its config; 0 also stops the jitter of expert routers."""
+
+
+@dataclass(frozen=True)
+class RecipeSpec:
+    """How a micro-batch becomes a gradient. Options that are not set come from the method's recipe."""
+
+    method: str = "scala"
+    """plain, lamb, scala, scala-effective, two-draws, gaussian, rdrop, freelb or ngd."""
+    delay: float | None = None
+    """t_s: epochs (0-based, fractions allowed) before the noise starts; 0 is from the first step."""
+    delay_rule: Literal["fixed", "settled"] | None = None
+    """fixed: the noise starts at t_s; settled: as soon as the training loss has settled, at t_s at the latest."""
+    lambda_: Annotated[float | None, tyro.conf.arg(name="lambda")] = None
+    """Weight of the noise term beside the task loss; 0 skips its passes."""
+    rho: float | None = None
+    """Step size of the ascent on the noise."""
+    omega: float | None = None
+    """Radius of the noise: every coordinate is clipped to [-omega, omega]."""
+    sigma: float | None = None
+    """Standard deviation of the Gaussian start of the noise."""
+    pga_steps: int | None = None
+    """T: number of projected gradient ascent steps."""
+    pga: Literal["auto", "exact", "fused"] | None = None
+    """How the gradient of the ascent is computed. exact: by extra passes; fused: from the clean backward pass, for one
+    ascent step with masks shared or off; auto: fused where it is valid and cheaper."""
+    ascent: Literal["literal", "normalized"] | None = None
+    """literal: rho * g; normalized: rho * g / max|g| per token."""
+    target: Literal["LP", "GT"] | None = None
+    """What the ascent maximises. LP: divergence from the clean prediction; GT: loss to the true label."""
+    noise: Literal["pga", "gaussian", "none"] | None = None
+    """pga: adversarial; gaussian: N(0, omega^2) without ascent; none."""
+    masks: Literal["independent", "shared", "off"] | None = None
+    """Dropout masks of a sample in the passes of a step: independent draws, the same in all of them, or no dropout."""
+    label_gradient: bool | None = None
+    """Let the gradient flow through the clean prediction in the noise term as well."""
+    alpha: float | None = None
+    """R-Drop: weight of the divergence of the two passes beside their mean task loss."""
+    adv_passes: int | None = None
+    """FreeLB: number K of passes, with K-1 ascents between them."""
+    adv_norm: Literal["l2", "linf"] | None = None
+    """FreeLB: norm of the ball that the noise stays in."""
+    adv_lr: float | None = None
+    """FreeLB: step size of an ascent; default as published for the task."""
+    adv_init: float | None = None
+    """FreeLB: size of the random start; default as published for the task."""
+    adv_max_norm: float | None = None
+    """FreeLB: radius of the ball, 0 for none; default as published for the task."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments of the step function of a resolved recipe."""
+        return {name: value for name, value in vars(self).items() if name != "method" and value is not None}
+
+
+@dataclass(frozen=True)
+class OptimSpec:
+    """How a gradient becomes an update."""
+
+    optimizer: Literal["adamw", "lamb", "ngd"] | None = None
+    """Override the optimizer of the method's recipe."""
+    lr: float | None = None
+    """Peak learning rate; default a rate that suits the optimizer, the encoder's width and the batch size."""
+    lr_scaling: Literal["none", "sqrt", "linear"] = "none"
+    """none: lr is used as given; sqrt and linear: lr is the rate at B=32 and grows with the batch size."""
+    epochs: int = 6
+    """Passes over the training rows."""
+    max_steps: int | None = None
+    """Stop after this many steps; the learning rate's schedule spans these."""
+    warmup: float = 0.1
+    """Share of all steps over which the rate rises linearly, before it falls linearly to 0."""
+    weight_decay: float = 0.01
+    """Decoupled weight decay of everything but biases and LayerNorm."""
+    beta1: float = 0.9
+    """Decay of the first moment."""
+    beta2: float = 0.999
+    """Decay of the second moment."""
+    eps: float | None = None
+    """Added to the root of the second moment; default 1e-8 for adamw, 1e-6 for lamb."""
+    clip_norm: float | None = None
+    """Clip the gradient's norm to this; 0 for no clipping; default 1 for adamw, 0 for the others."""
+    max_weight_norm: float = 10.0
+    """U of nu(c) = max(L, min(c, U)), the weight norm that lamb and ngd scale by; inf for no clip."""
+    min_weight_norm: float = 0.0
+    """L of nu(c)."""
+    groups: Literal["tensor", "layer"] | None = None
+    """What shares one adaptive rate: a tensor (default of lamb) or a transformer layer (default of ngd)."""
+    adapt_all: bool = False
+    """lamb: adapt the rate of biases and LayerNorm too."""
+
+
+@dataclass(frozen=True)
+class BatchSpec:
+    """How many samples a step has, and how many run at once."""
+
+    batch_size: int = 1024
+    """Samples per optimizer step, over all workers."""
+    micro_batch: int = 64
+    """Maximum number of samples that a worker runs at once; it changes speed and memory, not the gradient."""
+
+
+@dataclass(frozen=True)
+class MachineSpec:
+    """Workers, threads, device and precision."""
+
+    workers: int = 1
+    """Number of data-parallel processes; they are started for you unless torchrun has started them."""
+    threads: int | None = None
+    """CPU threads per worker; default OMP_NUM_THREADS (which torchrun sets to 1), else an even share of the cores."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: CUDA if available."""
+    precision: Literal["float32", "tf32", "bf16", "fp16", "float64"] = "float32"
+    """tf32: TF32 matrix products, on GPUs of compute capability 8.0 or newer. bf16, fp16: autocast with float32
+    weights, fp16 with a dynamic loss scale; both round activations, to 8 and 11 bits, and noise that is small against
+    that, such as the paper's literal 1e-5, is rounded away. A precision that the device lacks is an error."""
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """Everything that determines a run's result."""
+
+    data: DataSpec = field(default_factory=DataSpec)
+    encoder: EncoderSpec = field(default_factory=EncoderSpec)
+    recipe: RecipeSpec = field(default_factory=RecipeSpec)
+    optim: OptimSpec = field(default_factory=OptimSpec)
+    batches: BatchSpec = field(default_factory=BatchSpec)
+    machine: MachineSpec = field(default_factory=MachineSpec)
+    seed: int = 0
+    """Seed of the new head, the order of samples, dropout and noise."""
+
+    @classmethod
+    def of(cls, **values: Any) -> RunSpec:
+        """Return a spec from flat keywords (`lambda_` or `**{"lambda": x}`); unknown ones are errors."""
+        return _set_leaves(cls(), values, source="RunSpec.of")
+
+    def override(self, **values: Any) -> RunSpec:
+        """Return this spec with some flat keywords changed."""
+        return _set_leaves(self, values, source="override")
+
+    @classmethod
+    def from_toml(cls, path: Path) -> RunSpec:
+        """Read a spec from a TOML file with flat keys, or with one table per part."""
+        try:
+            import tomllib
+        except ModuleNotFoundError:  # Python 3.10
+            import tomli as tomllib  # type: ignore[no-redef]
+        try:
+            values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise UserError(f"config file {path} does not exist") from None
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise UserError(f"config file {path} cannot be read as TOML: {error}") from None
+        return _set_leaves(cls(), values, source=str(path))
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> RunSpec:
+        """Return the spec that `to_dict` wrote."""
+        return _set_leaves(cls(), values, source="spec")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return nested plain values, ready for JSON."""
+        nested: dict[str, Any] = {}
+        for leaf in leaves(self):
+            value = leaf.value
+            if isinstance(value, Path):
+                value = str(value)
+            elif isinstance(value, tuple):
+                value = list(value)
+            elif value == float("inf"):
+                value = "inf"  # JSON has no number for it
+            (nested.setdefault(leaf.part, {}) if leaf.part else nested)[leaf.name] = value
+        return nested
+
+    def resolved(self) -> RunSpec:
+        """Return this spec, checked, with the values filled in that the recipe, the optimizer or the machine decide."""
+        threads = self.machine.threads
+        if threads is None:
+            threads = default_threads(int(os.environ.get("LOCAL_WORLD_SIZE", self.machine.workers)))
+        return _resolve(self, threads)
+
+    @property
+    def run_id(self) -> str:
+        """Hash of all that determines the result: the resolved spec with file names but without their folders."""
+        return _hash(self.resolved(), _is_folder(self.encoder.model))
+
+    @property
+    def name(self) -> str:
+        """A short readable name: method, task, batch size, seed and the start of the id."""
+        method, task = self.recipe.method, Path(self.data.task).stem
+        return f"{method}-{task}-b{self.batches.batch_size}-s{self.seed}-{self.run_id[:8]}"
+
+
+@functools.lru_cache(maxsize=1 << 16)  # studies resolve the same specs very often
+def _resolve(spec: RunSpec, threads: int) -> RunSpec:
+    optimizer = spec.optim.optimizer or find_recipe(spec.recipe.method).optimizer
+    resolved = spec.override(
+        **_method_options(spec),
+        optimizer=optimizer,
+        eps=_default(spec.optim.eps, 1e-8 if optimizer == "adamw" else 1e-6),
+        clip_norm=_default(spec.optim.clip_norm, 1.0 if optimizer == "adamw" else 0.0),
+        groups=spec.optim.groups or ("layer" if optimizer == "ngd" else "tensor"),
+        threads=threads,
+        device=_device() if spec.machine.device == "auto" else spec.machine.device,
+    )
+    _check(resolved)
+    return resolved
+
+
+def _method_options(spec: RunSpec) -> dict[str, Any]:
+    """Return the method's options: what the user set, else FreeLB's published settings, else the recipe's own."""
+    recipe = find_recipe(spec.recipe.method)
+    defaults = recipe.option_values()
+    if recipe.step == "freelb":
+        defaults |= FREELB_PUBLISHED.get(spec.data.task.removeprefix("mini-"), {})
+    given = {leaf.name: leaf.value for leaf in leaves(spec.recipe) if leaf.name != "method"}
+    for name, value in given.items():
+        if value is not None and name not in defaults:
+            takers = [other.name for other in RECIPES.values() if name in STEP_DEFAULTS[other.step]]
+            raise UserError(f"method {recipe.name!r} has no option {name!r}; methods that have it: {', '.join(takers)}")
+    return {name: _default(given[name], default) for name, default in defaults.items()}
+
+
+def _default(value: Any, default: Any) -> Any:
+    return default if value is None else value
+
+
+def _device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _hash(resolved: RunSpec, model_is_folder: bool) -> str:
+    values = resolved.to_dict()
+    data = values["data"]
+    del data["data_dir"]
+    data["task"] = Path(data["task"]).name
+    data["eval_file"] = data["eval_file"] and Path(data["eval_file"]).name
+    if not data["label_names"]:  # counts only where it is set
+        del data["label_names"]
+    if model_is_folder:
+        values["encoder"]["model"] = Path(resolved.encoder.model).name
+    return hashlib.sha256(json.dumps([RESULT_VERSION, values], sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _is_folder(model: str) -> bool:
+    """Whether a model is a folder, existing or not, rather than a hub name, which has at most one slash."""
+    return model.startswith(("/", ".", "~")) or model.count("/") > 1 or Path(model).expanduser().is_dir()
+
+
+_MINIMUM = {
+    1: "batch_size micro_batch epochs workers threads pga_steps adv_passes train_samples eval_samples max_steps",
+    0: "heldout_samples delay lambda alpha rho omega sigma seed data_seed weight_decay clip_norm eps min_weight_norm "
+    "max_weight_norm adv_lr adv_init adv_max_norm warmup dropout beta1 beta2",
+    4: "max_length",
+}
+
+
+def _check(spec: RunSpec) -> None:
+    """Refuse values that cannot work, in one sentence each."""
+    values = {leaf.name: leaf.value for leaf in leaves(spec)}
+    for name, minimum in ((name, minimum) for minimum, names in _MINIMUM.items() for name in names.split()):
+        if values[name] is not None and not values[name] >= minimum:  # `not >=` also refuses nan
+            raise UserError(f"{_flag(name)} must be at least {minimum}, not {values[name]}")
+    for name, value in values.items():
+        if value == float("inf") and name not in ("delay", "max_weight_norm"):
+            raise UserError(f"{_flag(name)} must be a finite number")
+    for name in ("seed", "data_seed"):
+        if values[name] >= 2**63:
+            raise UserError(f"{_flag(name)} must be below 2^63, not {values[name]}")
+    for name in ("warmup", "dropout", "beta1", "beta2"):
+        if values[name] is not None and values[name] >= 1:
+            raise UserError(f"{_flag(name)} must be below 1, not {values[name]}")
+    if values["lr"] is not None and not 0 < values["lr"] < float("inf"):
+        raise UserError(f"--lr must be a positive number, not {values['lr']}")
+    if values["batch_size"] < values["workers"]:
+        raise UserError(
+            f"--batch-size {values['batch_size']} is smaller than --workers {values['workers']}: "
+            "some workers would never have a sample"
+        )
+    if values["min_weight_norm"] > values["max_weight_norm"]:
+        raise UserError("--min-weight-norm must not be above --max-weight-norm")
+    if values["lr"] is None and values["lr_scaling"] != "none":
+        raise UserError(f"--lr-scaling {values['lr_scaling']} needs --lr, the rate at batch size 32")
+    check_noise_starts(spec)
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def check_noise_starts(spec: RunSpec, rows: int | None = None) -> None:
+    """Refuse a resolved spec whose run ends before a fixed t_s: it would have the method's name and be plain training.
+
+    Without the number of training rows only the number of epochs is checked.
+    """
+    recipe, optim = spec.recipe, spec.optim
+    if recipe.delay is None or recipe.delay_rule != "fixed" or recipe.lambda_ == 0:
+        return
+    if rows is None:
+        late, length = recipe.delay >= optim.epochs, f"--epochs {optim.epochs}"
+    else:
+        steps, per_epoch = planned_steps(spec, rows), math.ceil(rows / spec.batches.batch_size)
+        late, length = (steps - 1) / per_epoch < recipe.delay, f"{steps} steps, {per_epoch} per epoch,"
+    if late:
+        raise UserError(
+            f"method {recipe.method!r} starts its noise after --delay {recipe.delay:g} epochs, and a run of {length} "
+            "ends before: give a smaller --delay or more epochs, or train without noise (--method lamb or --lambda 0)"
+        )
+
+
+def planned_steps(spec: RunSpec, rows: int) -> int:
+    """Return the steps of a run on that many training rows; the last batch of an epoch may be smaller."""
+    steps = spec.optim.epochs * math.ceil(rows / spec.batches.batch_size)
+    return min(steps, spec.optim.max_steps or steps)
+
+
+def differences(left: RunSpec, right: RunSpec) -> list[str]:
+    """Return the fields in which two specs differ, as `name: left -> right`."""
+    pairs = zip(leaves(left), leaves(right), strict=True)
+    return [f"{old.name}: {old.value} -> {new.value}" for old, new in pairs if old.value != new.value]
+
+
+class Leaf(NamedTuple):
+    """One setting of a spec: its part ('' at the top), its flat name, its field and its value."""
+
+    part: str
+    name: str
+    attribute: str
+    value: Any
+
+
+def leaves(spec: Any) -> list[Leaf]:
+    """Return all settings of a spec, in order. The trailing underscore of `lambda_` is not part of the flat name."""
+    result: list[Leaf] = []
+    for item in fields(spec):
+        value = getattr(spec, item.name)
+        if is_dataclass(value):
+            result += [leaf._replace(part=item.name) for leaf in leaves(value)]
+        else:
+            result.append(Leaf("", item.name.rstrip("_"), item.name, value))
+    return result
+
+
+def _set_leaves(spec: RunSpec, values: Mapping[str, Any], source: str) -> RunSpec:
+    """Return a copy of `spec` with settings changed; keys are flat names, or parts with a table of them."""
+    by_name = {leaf.name: leaf for leaf in leaves(spec)}
+    parts = {leaf.part for leaf in by_name.values() if leaf.part}
+    changes: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        table = {key: value}
+        if key in parts and isinstance(value, Mapping):
+            table = dict(value)
+            names = {leaf.name for leaf in by_name.values() if leaf.part == key}
+            for name in table:
+                if name.rstrip("_") not in names:
+                    raise UserError(f"{source}: unknown key {name!r} in [{key}]: {nearest(name, names)}")
+        for name, setting in table.items():
+            leaf = by_name.get(name.rstrip("_"))
+            if leaf is None:
+                raise UserError(f"{source}: unknown key {name!r}: {nearest(name, [*by_name, *parts])}")
+            owner: Any = type(getattr(spec, leaf.part) if leaf.part else spec)
+            hint = _type_hints(owner)[leaf.attribute]
+            changes.setdefault(leaf.part, {})[leaf.attribute] = _as_type(setting, hint, f"{source}: {leaf.name}")
+    top = changes.pop("", {})
+    return replace(spec, **top, **{part: replace(getattr(spec, part), **change) for part, change in changes.items()})
+
+
+_type_hints = functools.cache(typing.get_type_hints)  # most of the time of resolving a spec, if not cached
+
+
+def _as_type(value: Any, hint: Any, where: str) -> Any:
+    """Return the value as its field's type, or raise an error that says what was expected."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        (hint,) = (argument for argument in arguments if argument is not type(None))
+        return _as_type(value, hint, where)
+    if origin is Literal:
+        if value not in arguments:
+            raise UserError(f"{where} is {value!r}: {nearest(str(value), arguments)}")
+        return value
+    if origin is tuple:
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(items, (list, tuple)):
+            raise UserError(f"{where} must be a list of strings, not {value!r}")
+        return tuple(_as_type(item, arguments[0], where) for item in items)
+    accepted = {Path: (str, Path), str: (str, Path), float: (int, float)}.get(hint, hint)
+    if isinstance(value, accepted) and not (isinstance(value, bool) and hint is not bool):
+        return hint(value)
+    if hint is float and value == "inf":
+        return math.inf
+    expected = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}[hint]
+    raise UserError(f"{where} must be {expected}, not {value!r}")
+
+
+_NAMES = [leaf.name for leaf in leaves(RunSpec())]
+assert len(_NAMES) == len(set(_NAMES)), "field names must be unique: they are flags"

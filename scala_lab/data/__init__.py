@@ -1,0 +1,1 @@
+"""The registry of tasks, the sources of their rows, and their tokens."""

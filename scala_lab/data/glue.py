@@ -1,0 +1,173 @@
+"""GLUE from a folder in the classic layout, or from the hub through `datasets`.
+
+The classic layout is one sub-folder per task with tab-separated files. Cells are never quoted, so a quote is part of
+the text. Columns are identified by header name, so both the wide files of the first release and slimmer copies load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scala_lab.data.tables import Table, columns_found, read_text, require_columns
+from scala_lab.data.tasks import Rows, Task, TaskData
+from scala_lab.errors import UserError
+from scala_lab.hub import hub_reachable
+
+if TYPE_CHECKING:
+    import datasets
+
+ROWS_PER_SKIPPED = 1000
+"""At most one malformed row in this many is left out: the published QQP file has a few."""
+
+NO_LABEL = "-"
+"""The label of rows of the inference tasks on which annotators did not agree."""
+
+Files = tuple[str, dict[str, str]]
+"""The train file, and evaluation files by the name of their split."""
+
+_DEFAULT_FILES: tuple[Files, ...] = (("train.tsv", {"dev": "dev.tsv"}),)
+_FILES: dict[str, tuple[Files, ...]] = {
+    "mnli": (("train.tsv", {"dev_matched": "dev_matched.tsv", "dev_mismatched": "dev_mismatched.tsv"}),),
+    # GLUE's own dev rows were cut out of the original train file: the two must not be mixed.
+    "mrpc": (*_DEFAULT_FILES, ("msr_paraphrase_train.txt", {"test": "msr_paraphrase_test.txt"})),
+}
+_OPTIONAL = {"dev_mismatched.tsv"}
+
+
+def load_glue_folder(task: Task, data_dir: Path) -> TaskData:
+    """Load the task's rows from its sub-folder of `data_dir`."""
+    folder = data_dir / task.folder
+    if not data_dir.is_dir():
+        raise UserError(f"data folder {data_dir} does not exist")
+    if not folder.is_dir():
+        content = _list_folder(data_dir)
+        raise UserError(f"data folder {data_dir} has no sub-folder {task.folder!r} for {task.name}; {content}")
+    train_file, eval_files = _choose_files(task, folder)
+    train = _read_table(task, folder / train_file)
+    evals = {split: _read_table(task, folder / name) for split, name in eval_files.items()}
+    skipped = {table.path.name: table.skipped for table in (train, *evals.values()) if table.skipped}
+    return TaskData(task, train.rows(task), {split: table.rows(task) for split, table in evals.items()}, skipped)
+
+
+def _list_folder(folder: Path) -> str:
+    return "found there: " + (", ".join(sorted(entry.name for entry in folder.iterdir())) or "nothing")
+
+
+def _choose_files(task: Task, folder: Path) -> Files:
+    """Return the first set of files that is complete."""
+    choices = _FILES.get(task.name, _DEFAULT_FILES)
+    required = [[train, *(name for name in evals.values() if name not in _OPTIONAL)] for train, evals in choices]
+    for (train, evals), names in zip(choices, required, strict=True):
+        if all((folder / name).is_file() for name in names):
+            return train, {split: name for split, name in evals.items() if (folder / name).is_file()}
+    sets = ", or ".join(" and ".join(names) for names in required)
+    raise UserError(f"folder {folder} must hold {sets}; {_list_folder(folder)}")
+
+
+def _read_table(task: Task, path: Path) -> Table:
+    """Read the task's columns of one file without malformed rows: wrong number of fields, or marked as unlabelled."""
+    # Only \n ends a line: str.splitlines would also cut at characters that occur inside sentences.
+    lines = read_text(path).rstrip("\r\n").replace("\r\n", "\n").split("\n")
+    header: Sequence[str] = task.header or [name.strip() for name in lines[0].split("\t")]
+    first_line = 1 if task.header else 2
+    wanted = (*task.text_columns, task.label_column)
+    require_columns(path, header, wanted)
+    rows = [line.split("\t") for line in lines[first_line - 1 :]]
+    if not rows:
+        raise UserError(f"file {path} has a header but no rows")
+    label = list(header).index(task.label_column)
+    well_formed = [
+        len(fields) == len(header) and (task.regression or fields[label].strip() != NO_LABEL) for fields in rows
+    ]
+    skipped = well_formed.count(False)
+    if skipped * ROWS_PER_SKIPPED > len(rows):
+        bad = well_formed.index(False)
+        fault = f"label {NO_LABEL!r} in column {task.label_column!r}"
+        if len(rows[bad]) != len(header):
+            fault = f"{len(rows[bad])} fields instead of {len(header)}"
+        raise UserError(
+            f"{path} line {bad + first_line} has {fault}, and {skipped} of {len(rows)} rows are malformed: "
+            f"more than the 1 in {ROWS_PER_SKIPPED} that are passed over"
+        )
+    good = [index for index, well in enumerate(well_formed) if well]
+    columns = {name: [rows[row][index] for row in good] for index, name in enumerate(header) if name in wanted}
+    columns[task.label_column] = [cell.strip() for cell in columns[task.label_column]]
+    return Table(path, columns, [row + first_line for row in good], skipped)
+
+
+HUB_DATASET = "nyu-mll/glue"
+"""Name on the hub, or a local folder laid out like it."""
+
+_LABEL = "label"
+
+
+def load_from_hub(task: Task) -> TaskData:
+    """Load the task's rows from the hub, or from an earlier download where the hub cannot be reached."""
+    splits = ["dev_matched", "dev_mismatched"] if task.name == "mnli" else ["dev"]
+    loaded = _load_splits(task, ["train", *(split.replace("dev", "validation") for split in splits)])
+    train, *evals = (_as_rows(task, split) for split in loaded)
+    return TaskData(task, train, dict(zip(splits, evals, strict=True)))
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Restrict `datasets` and `huggingface_hub` to earlier downloads, without minutes of retries."""
+    import datasets
+    import huggingface_hub
+
+    modules: list[Any] = [datasets.config, huggingface_hub.constants]
+    before = [module.HF_HUB_OFFLINE for module in modules]
+    for module in modules:
+        module.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        for module, value in zip(modules, before, strict=True):
+            module.HF_HUB_OFFLINE = value
+
+
+def _load_splits(task: Task, splits: list[str]) -> list[datasets.Dataset]:
+    import datasets
+
+    online = Path(HUB_DATASET).is_dir() or (not datasets.config.HF_HUB_OFFLINE and hub_reachable())
+    try:
+        with nullcontext() if online else _offline():
+            return datasets.load_dataset(HUB_DATASET, task.name, split=splits)
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        failure = f"cannot be loaded from {HUB_DATASET} ({reason})"
+        if not online:
+            failure = "is not in the local cache and the hub cannot be reached"
+        raise UserError(
+            f"{task.name} {failure}; without the hub, give --data-dir with a folder in the GLUE layout, set HF_HOME to "
+            f"a cache that holds {HUB_DATASET}, or train on an embedded task such as mini-sst2"
+        ) from None
+
+
+def _as_rows(task: Task, split: datasets.Dataset) -> Rows:
+    """Convert a split of the hub, with labels in the order of `Task.labels` whatever order the hub's classes have."""
+    columns = task.hub_columns or task.text_columns
+    missing = [name for name in (*columns, _LABEL) if name not in split.column_names]
+    if missing:
+        raise UserError(f"{HUB_DATASET} {task.name} has no column {missing[0]!r}; {columns_found(split.column_names)}")
+    first, *rest = (list(split[name]) for name in columns)
+    values = np.array(split[_LABEL])
+    if task.regression:
+        labels: np.ndarray = values.astype(np.float32)
+        valid = np.isfinite(labels)
+    else:
+        names = getattr(split.features[_LABEL], "names", None) or task.labels
+        if sorted(names) != sorted(task.labels):
+            raise UserError(f"{HUB_DATASET} {task.name} has classes {', '.join(names)}, not {', '.join(task.labels)}")
+        order = np.array([task.labels.index(name) for name in names], dtype=np.int64)
+        valid = (values >= 0) & (values < len(order))
+        labels = order[np.where(valid, values, 0)]
+    if not valid.all():
+        row = int(np.argmin(valid))
+        raise UserError(f"{HUB_DATASET} {task.name} row {row}: {values[row]} is not a label of {task.name}")
+    return Rows(first, rest[0] if rest else None, labels)

@@ -1,0 +1,345 @@
+"""The rows of the embedded tasks, five small relatives of GLUE tasks, and text for pretraining, from a seeded grammar.
+
+The sentences of mini-sst2 are opinions whose value is computed from their parts. A word of opinion is worth -3 .. 3.
+Degree words scale it, negations flip and weaken it, conjunctions add, and a contrast (`although A , B`, `A but B`,
+`B , though A`) leaves only the clause that decides. The sign of the whole is the label, so a reader must know the
+words, their strength and the structure.
+
+Training rows carry a little label noise and seldom use a third of the content words. Held-out rows have no noise,
+nest deeper, combine more changes and use all words alike, so a pretrained encoder that knows the words is ahead.
+The grammar of pairs is imported by the tasks that need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from scala_lab.data.synthetic import lexicon
+from scala_lab.data.synthetic.words import CHILDREN, OPPOSITES, SYNONYMS, Rng, indefinite, plural
+from scala_lab.data.tasks import Rows
+from scala_lab.errors import UserError, nearest
+
+STRONGER, WEAKER, NEGATION = 1.5, 0.5, -0.7
+MIN_VALUE = 0.6
+"""Sentences whose absolute value is at most this are not used."""
+MAX_WORDS = 44
+
+Opinion = tuple[str, float]
+"""A text and its value."""
+
+
+def _values(table: dict[int, str]) -> dict[str, int]:
+    return {word: value for value, words in table.items() for word in words.split()}
+
+
+_WORD_VALUE = _values(lexicon.OPINIONS) | _values(lexicon.EFFECT_VERBS) | _values(lexicon.OPINION_NOUNS)
+_ADJECTIVES, _EFFECTS, _NOUNS = (
+    list(_values(table)) for table in (lexicon.OPINIONS, lexicon.EFFECT_VERBS, lexicon.OPINION_NOUNS)
+)
+_BY_SIGN = {sign: [word for word in _ADJECTIVES if (_WORD_VALUE[word] > 0) is sign] for sign in (True, False)}
+_STANCES = list(_values(lexicon.OPINION_VERBS).items())
+_ASPECTS, _STRONGER, _WEAKER = lexicon.ASPECTS.split(), lexicon.INTENSIFIERS.split(), lexicon.DOWNTONERS.split()
+
+_DESCRIPTION_FRAMES = ("the {} was {}", "the {} was {}", "i found the {} {}", "the {} seemed {}")
+_NEGATED_FRAMES = (
+    "nobody could call the {} {}",
+    "the {} was anything but {}",
+    "the {} failed to be {}",
+    "i never found the {} {}",
+)
+_NOUN_FRAMES = (
+    ("the {} was full of {}", 1.0),
+    ("the {} had {}", 1.0),
+    ("the {} lacked {}", -1.0),
+    ("the {} was free of {}", -1.0),
+)
+_ATTITUDE_FRAMES = (
+    ("i doubt that {}", NEGATION),
+    ("it is not true that {}", -1.0),
+    ("if only {}", NEGATION),
+    ("it is clear that {}", 1.0),
+    ("i am sure that {}", STRONGER),
+    ("it is false to say that {}", -1.0),
+)
+_SECOND_DECIDES = ("although {} , {}", "{} , but {}", "while {} , {}", "granted , {} , yet {}")
+_FIRST_DECIDES = ("{} , though {}", "{} even if {}", "{} , despite the fact that {}")
+
+
+def opinion(rng: Rng, depths: tuple[int, ...], positive: bool) -> str:
+    """Draw a sentence of this sign whose value is clearly not zero, of one of the given depths."""
+    while True:
+        text, value = compose(rng, rng.choice(depths))
+        if (value > MIN_VALUE if positive else value < -MIN_VALUE) and text.count(" ") < MAX_WORDS:
+            return f"{text} ."
+
+
+def agreement(rng: Rng) -> str:
+    """Draw a sentence of opinion words of the same sign, so that text shows polarity by company, as reviews do."""
+    stance, value = rng.choice(_STANCES)
+    words = [rng.choice(_BY_SIGN[value > 0]) for _ in range(3)]
+    if rng.bernoulli(0.6):
+        return f"the {rng.choice(_ASPECTS)} was {words[0]} , {words[1]} and {words[2]} ."
+    return f"i {stance} the {rng.choice(_ASPECTS)} because it was {words[0]} and {words[1]} ."
+
+
+def compose(rng: Rng, depth: int) -> Opinion:
+    """Combine clauses by at most `depth` levels of structure."""
+    if depth <= 0:
+        return clause(rng)
+    u = rng.random()
+    text, value = compose(rng, depth - 1)
+    if u < 0.22:
+        frame, factor = rng.choice(_ATTITUDE_FRAMES)
+        return frame.format(text), value * factor
+    other, other_value = compose(rng, rng.choice((0, depth - 1)))
+    if u < 0.52:
+        return f"{text} and {other}", value + other_value
+    if u < 0.78:
+        return rng.choice(_SECOND_DECIDES).format(text, other), other_value
+    return rng.choice(_FIRST_DECIDES).format(text, other), value
+
+
+def clause(rng: Rng) -> Opinion:
+    """Draw a judgement on one aspect."""
+    aspect = rng.choice(_ASPECTS)
+    u = rng.random()
+    if u < 0.5:
+        text, value = _description(rng)
+        return rng.choice(_DESCRIPTION_FRAMES).format(aspect, text), value
+    if u < 0.62:
+        text, value = _description(rng, modified=False)
+        return rng.choice(_NEGATED_FRAMES).format(aspect, text), value * NEGATION
+    if u < 0.74:
+        word = rng.choice(_EFFECTS)
+        if rng.bernoulli(0.3):
+            return f"the {aspect} never {word} me", _WORD_VALUE[word] * NEGATION
+        return f"the {aspect} {word} me", float(_WORD_VALUE[word])
+    if u < 0.88:
+        word = rng.choice(_NOUNS)
+        frame, factor = rng.choice(_NOUN_FRAMES)
+        return frame.format(aspect, word), _WORD_VALUE[word] * factor
+    word, stance = rng.choice(_STANCES)
+    return f"i {word} the {aspect}", float(stance)
+
+
+def _description(rng: Rng, modified: bool = True) -> Opinion:
+    """Draw `slightly dull`, and if `modified` also `not very good`, `clever and warm`, `odd but charming`."""
+    word = rng.choice(_ADJECTIVES)
+    text, value = word, float(_WORD_VALUE[word])
+    if rng.bernoulli(0.45):
+        degrees, factor = (_STRONGER, STRONGER) if rng.bernoulli(0.5) else (_WEAKER, WEAKER)
+        text, value = f"{rng.choice(degrees)} {text}", value * factor
+    u = rng.random() if modified else 1.0
+    if u < 0.2:
+        text, value = f"{rng.choice(('not', 'hardly', 'never', 'not at all'))} {text}", value * NEGATION
+    elif u < 0.3:
+        other = rng.choice(_ADJECTIVES)
+        text, value = f"{text} and {other}", value + _WORD_VALUE[other]
+    elif u < 0.4:
+        other = rng.choice(_ADJECTIVES)
+        text, value = f"{text} but {other}", float(_WORD_VALUE[other])
+    return text, value
+
+
+TRAIN_ROWS, DEV_ROWS = 16_384, 2_048
+AVOID_RARE = 0.97
+"""Probability that a training row draws again when it draws a rare word."""
+LABEL_NOISE = 0.04
+"""Share of training rows whose class is drawn from the other classes."""
+SCORE_NOISE = 0.35
+"""Standard deviation of the noise on training scores."""
+
+Row = tuple[str, str | None, float]
+Labels = dict[tuple[str, str | None], float]
+"""The label of each row by its texts, in the order of the rows."""
+
+
+def _sst2(rng: Rng, hard: bool, label: int) -> Row:
+    return opinion(rng, (0, 0, 1, 1) if hard else (0, 0, 0, 1), bool(label)), None, label
+
+
+def _mnli(rng: Rng, hard: bool, label: int) -> Row:
+    from scala_lab.data.synthetic.pairs import premise_and_hypothesis
+
+    depths, edits = ((0, 0, 0, 1), (1, 1, 2)) if hard else ((0,), (1, 1, 1, 2))
+    return *premise_and_hypothesis(rng, depths, edits, label), label
+
+
+def _qnli(rng: Rng, hard: bool, label: int) -> Row:
+    from scala_lab.data.synthetic.pairs import question_and_sentence
+
+    depths, clauses, edits = ((0, 0, 0, 1), (1, 1, 2), (1, 2)) if hard else ((0,), (1, 1, 1, 2), (0, 1, 2))
+    return *question_and_sentence(rng, depths, clauses, edits, label), label
+
+
+def _qqp(rng: Rng, hard: bool, label: int) -> Row:
+    from scala_lab.data.synthetic.pairs import question_pair
+
+    while True:
+        row = question_pair(rng, (1, 1, 2) if hard else (1, 2, 3), bool(label))
+        if row[2] == label:
+            return row
+
+
+def _stsb(rng: Rng, hard: bool, label: int) -> Row:
+    from scala_lab.data.synthetic.pairs import sentence_pair
+
+    depths, edits = ((0, 1), (1, 2, 3, 4)) if hard else ((0, 0, 0, 1), (0, 1, 2, 3, 4))
+    return sentence_pair(rng, rng.choice(depths), edits)
+
+
+EMBEDDED: dict[str, tuple[Callable[[Rng, bool, int], Row], int]] = {
+    "mini-sst2": (_sst2, 2),
+    "mini-qnli": (_qnli, 2),
+    "mini-mnli": (_mnli, 3),
+    "mini-qqp": (_qqp, 2),
+    "mini-stsb": (_stsb, 0),
+}
+"""By task, the function that draws a row, and the number of classes (0: a score)."""
+
+
+def generate(name: str) -> dict[str, Rows]:
+    """Generate the rows of an embedded task, the same in every process and on every machine.
+
+    Returns:
+        16,384 rows as `train` and 2,048 as `dev`, all different. Classes are balanced before noise.
+    """
+    if name not in EMBEDDED:
+        raise UserError(f"unknown embedded task {name!r}: {nearest(name, EMBEDDED)}")
+    draw_row, classes = EMBEDDED[name]
+    dev = _draw_rows(partial(draw_row, Rng(f"{name} dev"), True), DEV_ROWS, classes, {})
+    train = _draw_rows(partial(draw_row, Rng(f"{name} train", AVOID_RARE), False), TRAIN_ROWS, classes, dev)
+    noise = Rng(f"{name} noise")
+
+    def noisy(label: float) -> float:
+        if classes == 0:
+            return min(5.0, max(0.0, label + noise.gauss(0.0, SCORE_NOISE)))
+        return (label + noise.choice(range(1, classes))) % classes if noise.bernoulli(LABEL_NOISE) else label
+
+    train = {texts: noisy(label) for texts, label in train.items()}
+    return {"train": _as_rows(train, classes), "dev": _as_rows(dev, classes)}
+
+
+def _draw_rows(draw_row: Callable[[int], Row], count: int, classes: int, exclude: Labels) -> Labels:
+    """Draw rows with different texts, none of them in `exclude`, with labels in turn."""
+    rows: Labels = {}
+    while len(rows) < count:
+        first, second, label = draw_row(len(rows) % max(1, classes))
+        if (first, second) not in exclude:
+            rows.setdefault((first, second), label)
+    return rows
+
+
+def _as_rows(rows: Labels, classes: int) -> Rows:
+    first, second = zip(*rows, strict=True)
+    labels = np.array(list(rows.values()), dtype=np.int64 if classes else np.float32)
+    return Rows(list(first), None if second[0] is None else list(second), labels)
+
+
+class Line(NamedTuple):
+    """A line of pretraining text: a sentence, or two with a tab between them.
+
+    Of most pairs it is known whether the second sentence goes with the first: an opinion of the same sign, a statement
+    that follows, a sentence that answers the question, the same question in other words. Nearly half do not, and differ
+    from those that do in meaning alone, so telling them apart is to understand both. The other pairs carry a connective
+    instead (`therefore`, `perhaps`, ...), as text does: to guess it back is to know how the two relate.
+    """
+
+    text: str
+    fits: bool | None = None
+
+
+CONNECTED = 0.25
+"""Probability that a pair carries a connective."""
+
+
+def lines(count: int, seed: int) -> list[Line]:
+    """Generate lines of pretraining text, a function of the seed alone."""
+    rng = Rng(f"pretraining text {seed}")
+    return [rng.choice(_LINE_KINDS)(rng) for _ in range(count)]
+
+
+def _pair(rng: Rng, first: str, second: str, fits: bool, connective: str) -> Line:
+    if rng.bernoulli(CONNECTED):
+        return Line(f"{first}\t{connective} , {second}")
+    return Line(f"{first}\t{second}", fits)
+
+
+def _opinions(rng: Rng) -> Line:
+    positive, fits = rng.bernoulli(0.5), rng.bernoulli(0.5)
+    first = opinion(rng, (0, 0, 0, 1, 1), positive)
+    second = opinion(rng, (0,), positive == fits)
+    pair = (first, second) if rng.bernoulli(0.5) else (second, first)
+    return _pair(rng, *pair, fits, "indeed" if fits else "however")
+
+
+def _consequence(rng: Rng) -> Line:
+    from scala_lab.data.synthetic.pairs import premise_and_hypothesis
+    from scala_lab.data.synthetic.scenes import CONTRADICTION, ENTAILMENT, NEUTRAL
+
+    label = rng.choice((ENTAILMENT, ENTAILMENT, NEUTRAL, CONTRADICTION))
+    pair = premise_and_hypothesis(rng, (0, 0, 0, 1), (0, 1, 1, 2), label)
+    connective = {ENTAILMENT: "therefore", NEUTRAL: "perhaps", CONTRADICTION: "impossible"}[label]
+    return _pair(rng, *pair, label == ENTAILMENT, connective)
+
+
+def _answer(rng: Rng) -> Line:
+    from scala_lab.data.synthetic.pairs import question_and_sentence
+
+    label = int(rng.bernoulli(0.5))
+    pair = question_and_sentence(rng, (0,), (1, 1, 2), (0, 1, 2), label)
+    return _pair(rng, *pair, label == 0, ("listen", "besides")[label])
+
+
+def _same_question(rng: Rng) -> Line:
+    from scala_lab.data.synthetic.pairs import question_pair
+
+    first, second, label = question_pair(rng, (1, 1, 2), rng.bernoulli(0.5))
+    return _pair(rng, first, second, label == 1, ("also", "again")[label])
+
+
+def _similar(rng: Rng) -> Line:
+    from scala_lab.data.synthetic.pairs import sentence_pair
+
+    first, second, score = sentence_pair(rng, 0, (0, 1, 2, 3, 4))
+    return Line(f"{first}\t{second}", score > 2.5)
+
+
+def _lexical(rng: Rng) -> Line:
+    """State how two words relate: `every dog is an animal .`."""
+    parent = rng.choice(tuple(CHILDREN["noun"]))
+    child, sibling = rng.choice(CHILDREN["noun"][parent]), rng.choice(CHILDREN["noun"][parent])
+    u = rng.random()
+    if u < 0.3:
+        return Line(f"every {child} is {indefinite(parent)} .")
+    if u < 0.5:
+        return Line(f"{plural(child)} and {plural(sibling)} are {plural(parent)} .")
+    if u < 0.6 and child != sibling:
+        return Line(f"no {child} is {indefinite(sibling)} .")
+    u = rng.random()
+    if u < 0.3:
+        parent = rng.choice(tuple(CHILDREN["verb"]))
+        return Line(f"to {rng.choice(CHILDREN['verb'][parent])} is to {parent} .")
+    if u < 0.5:
+        kind = rng.choice(("verb", "adjective"))
+        word = rng.choice(tuple(OPPOSITES[kind]))
+        to = "to " if kind == "verb" else ""
+        return Line(f"{to}{word} is not {to}{rng.choice(OPPOSITES[kind][word])} .")
+    kind = rng.choice(("noun", "verb", "adjective"))
+    word = rng.choice(tuple(SYNONYMS[kind]))
+    return Line(f"{word} means {rng.choice(SYNONYMS[kind][word])} .")
+
+
+_LINE_KINDS: tuple[Callable[[Rng], Line], ...] = (
+    *(_opinions,) * 6,
+    *(lambda rng: Line(agreement(rng)),) * 2,
+    *(_consequence,) * 6,
+    *(_answer,) * 4,
+    *(_same_question,) * 4,
+    *(_similar,) * 2,
+    _lexical,
+)

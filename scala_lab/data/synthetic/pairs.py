@@ -1,0 +1,313 @@
+"""Pairs of texts: inference (mini-mnli, mini-qnli) and similarity (mini-qqp, mini-stsb).
+
+The second text of a pair is the first scene after some edits, and the label is computed from the two meanings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from scala_lab.data.synthetic import scenes
+from scala_lab.data.synthetic.scenes import Action, Phrase, Scene
+from scala_lab.data.synthetic.words import CHILDREN, HYPERNYMS, OPPOSITES, PARENT, SIBLINGS, SYNONYMS, Rng, canonical
+
+_PREMISE_QUANTIFIERS = ("some", "some", "every", "every", "no", "no", "most", "not every")
+_TRIES = 6
+"""Hypotheses tried on one premise before another is drawn."""
+
+_INFERENCE_EDITS = (
+    "synonym hypernym hypernym hyponym sibling add_adjective drop_modifier drop_modifier opposite_adjective "
+    "verb_hypernym verb_sibling opposite_verb circumstance circumstance negate quantifier quantifier"
+)
+_QUESTION_EDITS = "synonym hypernym drop_modifier verb_hypernym circumstance"
+_WRONG_EDITS = "sibling hyponym add_adjective opposite_verb verb_sibling circumstance opposite_adjective"
+_CHANGES = (
+    "hypernym hyponym sibling add_adjective drop_modifier opposite_adjective verb_hypernym verb_sibling "
+    "opposite_verb circumstance"
+)
+
+
+def premise_and_hypothesis(rng: Rng, depths: Sequence[int], edits: Sequence[int], label: int) -> tuple[str, str]:
+    """Draw two statements of which the second stands to the first as the label says."""
+    while True:
+        first = draw_scene(rng, rng.choice(depths))
+        for _ in range(_TRIES):
+            if rng.bernoulli(0.06):
+                second = swap(first)
+                relation = scenes.NEUTRAL if second is not first else scenes.ENTAILMENT
+            else:
+                second = edit(rng, first, _INFERENCE_EDITS, rng.choice(edits))
+                relation = infer(first, second)
+            if relation == label:
+                return _word_sentences(rng, first, second)
+
+
+def question_and_sentence(
+    rng: Rng, depths: Sequence[int], clauses: Sequence[int], edits: Sequence[int], label: int
+) -> tuple[str, str]:
+    """Draw a question and a sentence of one or more facts that answers it (label 0) or does not (1)."""
+    while True:
+        facts = [draw_fact(rng, rng.choice(depths)) for _ in range(rng.choice(clauses))]
+        fact = rng.choice(facts)
+        slot = rng.choice(("who", "where", "when") if fact.action.object is None else ("who", "what", "where", "when"))
+        question = _draw_question(rng, fact, slot, rng.bernoulli(0.4), rng.choice(edits))
+        if len(facts) > 1 and rng.bernoulli(0.25):
+            question = question._replace(subject=rng.choice(facts).subject)
+        if any(answers(fact, question, slot) for fact in facts) == (label == 0):
+            conjunction = rng.choice((" and ", " , while ", " before "))
+            sentence = conjunction.join(scenes.word_statement(rng, fact) for fact in facts)
+            return scenes.word_question(rng, question, slot), f"{sentence} ."
+
+
+def question_pair(rng: Rng, edits: Sequence[int], duplicate: bool) -> tuple[str, str, int]:
+    """Draw two questions; the label is 1 where they ask the same in other words."""
+    first = draw_fact(rng, 0)
+    slots = ["who", "where", "when", "how", "may", "why"] + ["what"] * (first.action.object is not None)
+    slot = second_slot = rng.choice(slots)
+    first = first._replace(action=first.action._replace(negated=False))
+    second = edit(rng, first, "synonym", 3)
+    if not duplicate:
+        u = rng.random()
+        if u < 0.15:
+            second_slot = rng.choice(slots)
+        elif u < 0.3:
+            second = swap(second)
+        else:
+            second = edit(rng, second, _CHANGES, rng.choice(edits))
+    first, second = _without_slot(first, slot), _without_slot(second, second_slot)
+    same = slot == second_slot and scenes.relate_scenes(first, second) == (scenes.EQUAL, scenes.EQUAL)
+    return scenes.word_question(rng, first, slot), scenes.word_question(rng, second, second_slot), int(same)
+
+
+def sentence_pair(rng: Rng, depth: int, edits: Sequence[int]) -> tuple[str, str, float]:
+    """Draw two sentences and their similarity."""
+    first = draw_fact(rng, depth)
+    u = rng.random()
+    if u < 0.12:
+        second = draw_fact(rng, depth)
+    elif u < 0.2:
+        second = swap(first)
+    else:
+        second = edit(rng, first, f"synonym negate {_CHANGES}", rng.choice(edits))
+        if rng.bernoulli(0.3):
+            other = draw_fact(rng, depth)
+            if rng.bernoulli(0.5):
+                second = second._replace(action=other.action)
+            else:
+                second = second._replace(subject=other.subject)
+    return *_word_sentences(rng, first, second), similarity(first, second)
+
+
+def _word_sentences(rng: Rng, first: Scene, second: Scene) -> tuple[str, str]:
+    return f"{scenes.word_statement(rng, first)} .", f"{scenes.word_statement(rng, second)} ."
+
+
+def draw_scene(rng: Rng, depth: int) -> Scene:
+    """Draw a quantified statement."""
+    return Scene(rng.choice(_PREMISE_QUANTIFIERS), scenes.draw_phrase(rng, True, depth), scenes.draw_action(rng, depth))
+
+
+def draw_fact(rng: Rng, depth: int) -> Scene:
+    """Draw a statement about one being: `the old painter sold a car in the park`."""
+    action = scenes.draw_action(rng, depth, circumstances=0.5, negations=0.12, transitive=0.85)
+    return Scene("the", scenes.draw_phrase(rng, True, depth), action)
+
+
+def infer(first: Scene, second: Scene) -> int:
+    """Judge whether a quantified statement follows from the first: ENTAILMENT, NEUTRAL or CONTRADICTION."""
+    return scenes.judge(first.quantifier, second.quantifier, *scenes.relate_scenes(first, second))
+
+
+def answers(fact: Scene, question: Scene, slot: str) -> bool:
+    """Whether a fact fills the slot of a question and implies what the question presupposes."""
+    action, supposed = fact.action, question.action
+    filler = {"who": fact.subject, "what": action.object, "where": action.place, "when": action.time}[slot]
+    if action.negated or filler is None:
+        return False
+    missing = Phrase("")
+    relations = {
+        "verb": scenes.relate_words("verb", action.verb, supposed.verb),
+        "who": scenes.relate_phrases(fact.subject, question.subject),
+        "what": scenes.relate_phrases(action.object or missing, supposed.object or missing),
+        "where": scenes.relate_words("place", action.place, supposed.place),
+        "when": scenes.relate_words("time", action.time, supposed.time),
+    }
+    return all(relations[part] in (scenes.EQUAL, scenes.WITHIN) for part in relations if part != slot)
+
+
+def _draw_question(rng: Rng, fact: Scene, slot: str, wrong: bool, edits: int) -> Scene:
+    """Draw what a question about the fact presupposes: the fact reworded, with the slot left open."""
+    scene = edit(rng, fact._replace(action=fact.action._replace(negated=False)), _QUESTION_EDITS, edits)
+    if wrong:
+        scene = swap(scene) if rng.bernoulli(0.25) else edit(rng, scene, _WRONG_EDITS, 1)
+    action = scene.action
+    if slot == "where" or rng.bernoulli(0.4):
+        action = action._replace(place=None)
+    if slot == "when" or rng.bernoulli(0.4):
+        action = action._replace(time=None)
+    return scene._replace(action=action)
+
+
+def _without_slot(scene: Scene, slot: str) -> Scene:
+    """Blank the slot that a question asks for, so that it does not count as a difference."""
+    action = scene.action._replace(negated=False)
+    if slot == "where":
+        action = action._replace(place=None)
+    if slot == "when":
+        action = action._replace(time=None)
+    if slot == "what":
+        action = action._replace(object=Phrase("object"))
+    return scene._replace(action=action, subject=Phrase("person") if slot == "who" else scene.subject)
+
+
+def similarity(first: Scene, second: Scene) -> float:
+    """Score the overlap of meaning from 0 to 5: subject, verb and object weigh most, a negation halves."""
+    subjects = _phrase_similarity(first.subject, second.subject)
+    return 5.0 * (0.35 * subjects + 0.65 * _action_similarity(first.action, second.action))
+
+
+def _word_similarity(kind: str, first: str | None, second: str | None) -> float:
+    """Score 1 for synonyms, 0.7 for a hypernym, 0.4 for siblings, 0 for unrelated words."""
+    if first is None or second is None:
+        return float(first is second)
+    relation = scenes.relate_words(kind, first, second)
+    if relation is scenes.EQUAL:
+        return 1.0
+    if relation in (scenes.WITHIN, scenes.AROUND):
+        return 0.7
+    parents = PARENT.get(kind, {})
+    first, second = canonical(kind, first), canonical(kind, second)
+    return 0.4 if parents.get(first, first) == parents.get(second, second) else 0.0
+
+
+def _phrase_similarity(first: Phrase | None, second: Phrase | None) -> float:
+    if first is None or second is None:
+        return float(first is second)
+    score = _word_similarity("noun", first.noun, second.noun)
+    if first.adjective or second.adjective:
+        score = 0.75 * score + 0.25 * _word_similarity("adjective", first.adjective, second.adjective)
+    if first.clause or second.clause:
+        inner = _action_similarity(first.clause, second.clause) if first.clause and second.clause else 0.0
+        score = 0.75 * score + 0.25 * inner
+    return score
+
+
+def _action_similarity(first: Action, second: Action) -> float:
+    parts = [(3.0, _word_similarity("verb", first.verb, second.verb))]
+    if first.object or second.object:
+        parts.append((3.0, _phrase_similarity(first.object, second.object)))
+    if first.place or second.place:
+        parts.append((1.0, _word_similarity("place", first.place, second.place)))
+    if first.time or second.time:
+        parts.append((1.0, _word_similarity("time", first.time, second.time)))
+    score = sum(weight * value for weight, value in parts) / sum(weight for weight, _ in parts)
+    return score if first.negated == second.negated else 0.5 * score
+
+
+def edit(rng: Rng, scene: Scene, names: str, times: int) -> Scene:
+    """Apply some of the named edits one after the other; an edit that finds nothing to change does nothing."""
+    for _ in range(times):
+        scene = _EDITS[rng.choice(names.split())](rng, scene)
+    return scene
+
+
+def swap(scene: Scene) -> Scene:
+    """Exchange subject and object; a scene without a living object stays."""
+    patient = scene.action.object
+    if patient is None or patient.noun not in scenes.LIVING_NOUNS:
+        return scene
+    return scene._replace(subject=patient, action=scene.action._replace(object=scene.subject))
+
+
+def _substitute(rng: Rng, words: Sequence[str] | None, default: str) -> str:
+    return rng.choice(words) if words else default
+
+
+def _edit_phrase(change: Callable[[Rng, Phrase], Phrase], rng: Rng, scene: Scene) -> Scene:
+    """Change the subject, the object, or a phrase inside their relative clauses."""
+
+    def descend(phrase: Phrase) -> Phrase:
+        clause = phrase.clause
+        if clause is not None and clause.object is not None and rng.bernoulli(0.4):
+            return phrase._replace(clause=clause._replace(object=descend(clause.object)))
+        return change(rng, phrase)
+
+    if scene.action.object is None or rng.bernoulli(0.5):
+        return scene._replace(subject=descend(scene.subject))
+    return scene._replace(action=scene.action._replace(object=descend(scene.action.object)))
+
+
+def _edit_noun(table: dict[str, list[str]], rng: Rng, scene: Scene) -> Scene:
+    def change(rng: Rng, phrase: Phrase) -> Phrase:
+        return phrase._replace(noun=_substitute(rng, table.get(canonical("noun", phrase.noun)), phrase.noun))
+
+    return _edit_phrase(change, rng, scene)
+
+
+def _edit_verb(table: dict[str, list[str]], rng: Rng, scene: Scene) -> Scene:
+    """Change the verb of the subject's relative clause or of the statement."""
+
+    def change(action: Action) -> Action:
+        return action._replace(verb=_substitute(rng, table.get(canonical("verb", action.verb)), action.verb))
+
+    clause = scene.subject.clause
+    if clause is not None and rng.bernoulli(0.4):
+        return scene._replace(subject=scene.subject._replace(clause=change(clause)))
+    return scene._replace(action=change(scene.action))
+
+
+def _edit_synonym(rng: Rng, scene: Scene) -> Scene:
+    def change(rng: Rng, phrase: Phrase) -> Phrase:
+        noun = _substitute(rng, SYNONYMS["noun"].get(phrase.noun), phrase.noun)
+        adjective = phrase.adjective and _substitute(rng, SYNONYMS["adjective"].get(phrase.adjective), phrase.adjective)
+        return phrase._replace(noun=noun, adjective=adjective)
+
+    if rng.bernoulli(0.5):
+        verb = _substitute(rng, SYNONYMS["verb"].get(scene.action.verb), scene.action.verb)
+        return scene._replace(action=scene.action._replace(verb=verb))
+    return _edit_phrase(change, rng, scene)
+
+
+def _add_adjective(rng: Rng, phrase: Phrase) -> Phrase:
+    return phrase if phrase.adjective else phrase._replace(adjective=scenes.draw_adjective(rng, phrase.noun))
+
+
+def _drop_modifier(rng: Rng, phrase: Phrase) -> Phrase:
+    if phrase.clause is not None and rng.bernoulli(0.5):
+        return phrase._replace(clause=None)
+    return phrase._replace(adjective=None)
+
+
+def _opposite_adjective(rng: Rng, phrase: Phrase) -> Phrase:
+    if phrase.adjective is None:
+        return phrase
+    return phrase._replace(adjective=rng.choice(OPPOSITES["adjective"][canonical("adjective", phrase.adjective)]))
+
+
+def _edit_circumstance(rng: Rng, scene: Scene) -> Scene:
+    """Drop, widen, change or add the place or the time."""
+    kind = rng.choice(("place", "time"))
+    old: str | None = getattr(scene.action, kind)
+    new: str | None = rng.choice(scenes.PLACES if kind == "place" else scenes.TIMES)
+    if old is not None:
+        new = rng.choice((None, None, PARENT[kind].get(old, old), new))
+    action = scene.action._replace(place=new) if kind == "place" else scene.action._replace(time=new)
+    return scene._replace(action=action)
+
+
+_EDITS: dict[str, Callable[[Rng, Scene], Scene]] = {
+    "synonym": _edit_synonym,
+    "hypernym": partial(_edit_noun, HYPERNYMS["noun"]),
+    "hyponym": partial(_edit_noun, CHILDREN["noun"]),
+    "sibling": partial(_edit_noun, SIBLINGS["noun"]),
+    "add_adjective": partial(_edit_phrase, _add_adjective),
+    "drop_modifier": partial(_edit_phrase, _drop_modifier),
+    "opposite_adjective": partial(_edit_phrase, _opposite_adjective),
+    "verb_hypernym": partial(_edit_verb, HYPERNYMS["verb"]),
+    "verb_sibling": partial(_edit_verb, SIBLINGS["verb"]),
+    "opposite_verb": partial(_edit_verb, OPPOSITES["verb"]),
+    "circumstance": _edit_circumstance,
+    "negate": lambda rng, scene: scene._replace(action=scene.action._replace(negated=not scene.action.negated)),
+    "quantifier": lambda rng, scene: scene._replace(quantifier=rng.choice(scenes.QUANTIFIERS)),
+}

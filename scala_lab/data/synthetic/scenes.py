@@ -1,0 +1,291 @@
+"""The statements that the pair tasks are about: their meaning, how two meanings relate, and their wording.
+
+A scene is a quantified noun phrase that does something. Adjectives and relative clauses intersect with the noun. A
+definite and an indefinite object are read alike; objects are existential, so chasing a dog says nothing about chasing
+a cat.
+
+A relation between two predicates B and B' is the set of cells of their Venn diagram that may be inhabited: a cell
+(b, b') says whether an individual is in B and in B'. So "B is within B'" rules out (1, 0), and negating B flips the
+first bit. A quantified sentence Q(A, B) is checked on all small populations that respect the relations of the
+restrictors A, A' and of the predicates B, B': it entails Q'(A', B') when no population makes the first true and the
+second false, and contradicts it when none makes both true. Restrictors are never empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from scala_lab.data.synthetic import lexicon, words
+from scala_lab.data.synthetic.words import Rng
+
+
+class Phrase(NamedTuple):
+    """A noun with its modifiers: `small dog that slept`."""
+
+    noun: str
+    adjective: str | None = None
+    clause: Action | None = None
+
+
+class Action(NamedTuple):
+    """A predicate: verb, object, circumstances, and whether it is negated."""
+
+    verb: str
+    object: Phrase | None = None
+    place: str | None = None
+    time: str | None = None
+    negated: bool = False
+
+
+class Scene(NamedTuple):
+    """A statement: quantifier (or `the`), subject, predicate."""
+
+    quantifier: str
+    subject: Phrase
+    action: Action
+
+
+_VERBS = {objects: [base for base, *_ in words.groups(text)] for objects, text in lexicon.VERB_FORMS.items()}
+_ON_LIVING, _ON_THINGS = _VERBS["on living"] + _VERBS["on any"], _VERBS["on things"] + _VERBS["on any"]
+_ADJECTIVES = {True: lexicon.ADJECTIVES_LIVING.split(), False: lexicon.ADJECTIVES_THINGS.split()}
+LIVING_NOUNS = frozenset(words.LIVING) | {"animal", "person", "creature", "human"}
+PLACES, TIMES = ([word for group in words.CHILDREN[kind].values() for word in group] for kind in ("place", "time"))
+
+
+def draw_adjective(rng: Rng, noun: str) -> str:
+    """Draw an adjective that suits the noun."""
+    return rng.choice(_ADJECTIVES[noun in LIVING_NOUNS])
+
+
+def draw_phrase(rng: Rng, living: bool, depth: int, adjectives: float = 0.4) -> Phrase:
+    """Draw a noun phrase with relative clauses nested at most `depth` levels."""
+    noun = rng.choice(words.LIVING if living else words.THINGS)
+    adjective = draw_adjective(rng, noun) if rng.bernoulli(adjectives) else None
+    with_clause = depth > 0 and living and rng.bernoulli(0.5)
+    return Phrase(noun, adjective, draw_action(rng, depth - 1, circumstances=0.1) if with_clause else None)
+
+
+def draw_action(
+    rng: Rng, depth: int, circumstances: float = 0.25, negations: float = 0.1, transitive: float = 0.75
+) -> Action:
+    """Draw a predicate; the rates say how often it has a place, a time, a negation and an object."""
+    patient = None
+    if rng.bernoulli(transitive):
+        living = rng.bernoulli(0.45)
+        verb = rng.choice(_ON_LIVING if living else _ON_THINGS)
+        patient = draw_phrase(rng, living, depth - 1, adjectives=0.3)
+    else:
+        verb = rng.choice(_VERBS["intransitive"])
+    place = rng.choice(PLACES) if rng.bernoulli(circumstances) else None
+    time = rng.choice(TIMES) if rng.bernoulli(circumstances) else None
+    return Action(verb, patient, place, time, rng.bernoulli(negations))
+
+
+Relation = frozenset[tuple[int, int]]
+
+EQUAL: Relation = frozenset({(1, 1), (0, 0)})
+WITHIN: Relation = frozenset({(1, 1), (0, 1), (0, 0)})
+AROUND: Relation = frozenset({(1, 1), (1, 0), (0, 0)})
+DISJOINT: Relation = frozenset({(1, 0), (0, 1), (0, 0)})
+OTHER: Relation = frozenset({(1, 1), (1, 0), (0, 1), (0, 0)})
+_NAMED = {relation: relation for relation in (EQUAL, WITHIN, AROUND, DISJOINT, OTHER)}
+
+
+@cache
+def relate_words(kind: str, first: str | None, second: str | None) -> Relation:
+    """Relate the extensions of two words of one kind; a missing word restricts nothing."""
+    if first is None or second is None:
+        return EQUAL if first is second else (AROUND if first is None else WITHIN)
+    first, second = words.canonical(kind, first), words.canonical(kind, second)
+    if first == second:
+        return EQUAL
+    if second in words.ancestors(kind, first):
+        return WITHIN
+    if first in words.ancestors(kind, second):
+        return AROUND
+    opposites = words.OPPOSITES.get(kind, {}).get(first, ())
+    if kind == "noun" or any(words.canonical(kind, word) == second for word in opposites):
+        return DISJOINT
+    return OTHER
+
+
+def relate_scenes(first: Scene, second: Scene) -> tuple[Relation, Relation]:
+    """Relate the subjects of two statements, and their predicates."""
+    return relate_phrases(first.subject, second.subject), relate_actions(first.action, second.action)
+
+
+def relate_phrases(first: Phrase, second: Phrase) -> Relation:
+    """Relate the extensions of two noun phrases."""
+    adjectives = relate_words("adjective", first.adjective, second.adjective)
+    parts = [relate_words("noun", first.noun, second.noun), adjectives]
+    if first.clause is not None and second.clause is not None:
+        parts.append(relate_actions(first.clause, second.clause))
+    elif first.clause is not second.clause:
+        parts.append(AROUND if first.clause is None else WITHIN)
+    return _meet(*parts)
+
+
+def relate_actions(first: Action, second: Action) -> Relation:
+    """Relate the sets of individuals of which two predicates are true."""
+    verbs = relate_words("verb", first.verb, second.verb)
+    rest = [relate_words("place", first.place, second.place), relate_words("time", first.time, second.time)]
+    if first.object is not None and second.object is not None:
+        rest.append(relate_phrases(first.object, second.object))
+    elif first.object is not second.object:
+        rest.append(OTHER)
+    if verbs is DISJOINT:
+        relation = DISJOINT if all(part is EQUAL for part in rest) else OTHER
+    else:
+        relation = _meet(verbs, *(OTHER if part is DISJOINT else part for part in rest))
+    return negate(relation, first.negated, second.negated)
+
+
+@cache
+def negate(relation: Relation, first: bool, second: bool) -> Relation:
+    """Return the relation after negating the first predicate, the second, or both."""
+    flipped = frozenset((b ^ first, c ^ second) for b, c in relation)
+    return _NAMED.get(flipped, flipped)
+
+
+@cache
+def _meet(*relations: Relation) -> Relation:
+    """Relate two intersections by the relations of their parts, as in `small` and `dog`.
+
+    Disjoint parts make the wholes disjoint; parts that are all equal or within make the whole within; mixed directions
+    say nothing.
+    """
+    if DISJOINT in relations:
+        return DISJOINT
+    unequal = set(relations) - {EQUAL} or {EQUAL}
+    return unequal.pop() if len(unequal) == 1 else OTHER
+
+
+ENTAILMENT, NEUTRAL, CONTRADICTION = 0, 1, 2
+
+_TRUE: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "every": lambda both, restrictor: both == restrictor,
+    "some": lambda both, restrictor: both > 0,
+    "no": lambda both, restrictor: both == 0,
+    "most": lambda both, restrictor: 2 * both > restrictor,
+    "not every": lambda both, restrictor: both < restrictor,
+}
+"""Truth of a quantified sentence, from the number of individuals in restrictor and predicate and in the restrictor."""
+QUANTIFIERS = tuple(_TRUE)
+
+_MAX_POPULATIONS = 7000
+"""Limit on the populations of one judgement; larger ones change no judgement."""
+
+
+@cache
+def judge(quantifier: str, other: str, restrictors: Relation, predicates: Relation) -> int:
+    """Judge `other(A', B')` given `quantifier(A, B)`: ENTAILMENT, NEUTRAL or CONTRADICTION."""
+    cells = [a + b for a in sorted(restrictors) if any(a) for b in sorted(predicates)]
+    counts = _populations(len(cells))
+    a, a2, b, b2 = (np.array(column, dtype=np.int16) for column in zip(*cells, strict=True))
+    size, size2 = counts @ a, counts @ a2
+    first = (size > 0) & (size2 > 0) & _TRUE[quantifier](counts @ (a * b), size)
+    second = _TRUE[other](counts @ (a2 * b2), size2)
+    if not (first & ~second).any():
+        return ENTAILMENT
+    return NEUTRAL if (first & second).any() else CONTRADICTION
+
+
+@cache
+def _populations(cells: int) -> np.ndarray:
+    """List the populations with 0 to m individuals in each cell, for the largest m <= 4 within _MAX_POPULATIONS."""
+    largest = next(m for m in (4, 3, 2, 1) if (m + 1) ** cells <= _MAX_POPULATIONS)
+    return np.indices((largest + 1,) * cells, dtype=np.int16).reshape(cells, -1).T
+
+
+_DETERMINERS: dict[str, tuple[tuple[str, bool], ...]] = {
+    "every": (("every", False), ("each", False), ("all", True)),
+    "some": (("a", False), ("some", True), ("at least one", False)),
+    "no": (("no", False), ("not a single", False)),
+    "most": (("most", True), ("more than half of the", True)),
+    "not every": (("not every", False), ("not all", True)),
+    "the": (("the", False),),
+}
+"""Wordings of a quantifier, and whether the noun is plural."""
+
+_FRAMES = {
+    "how": ("how can {}", "what is the best way for {} to", "how does {}"),
+    "may": ("can {}", "is it possible for {} to", "is {} able to"),
+    "why": ("why would {}", "for what reason would {}", "what would make {}"),
+}
+"""Beginnings of questions about a whole scene."""
+
+
+def word_statement(rng: Rng, scene: Scene) -> str:
+    """Word a statement in active or passive voice, without the full stop.
+
+    Statements whose passive would be ambiguous (a negation or `not every` under a quantifier, a relative clause
+    before the circumstances) stay active.
+    """
+    action = scene.action
+    determiner, many = rng.choice(_DETERMINERS[scene.quantifier])
+    subject = _word_phrase(rng, scene.subject, many)
+    subject = words.indefinite(subject) if determiner == "a" else f"{determiner} {subject}"
+    unambiguous = scene.quantifier == "the" or (not action.negated and scene.quantifier != "not every")
+    if action.object is not None and unambiguous and scene.subject.clause is None and rng.bernoulli(0.3):
+        was = "was not" if action.negated else "was"
+        patient = _word_object(rng, action).strip()
+        return f"{patient} {was} {words.PARTICIPLE[action.verb]} by {subject}{_word_circumstances(rng, action)}"
+    return f"{subject} {_word_active(rng, action)}"
+
+
+def word_question(rng: Rng, scene: Scene, slot: str) -> str:
+    """Word the question for a slot of the scene (who, what, where or when), or one that asks how, may or why."""
+    verb = scene.action.verb
+    around = _word_circumstances(rng, scene.action)
+    subject = _word_phrase(rng, scene.subject)
+    if slot in _FRAMES:
+        patient = "" if scene.action.object is None else f" {words.indefinite(_word_phrase(rng, scene.action.object))}"
+        return f"{rng.choice(_FRAMES[slot]).format(words.indefinite(subject))} {verb}{patient}{around} ?"
+    subject, patient = f"the {subject}", _word_object(rng, scene.action)
+    if slot == "who":
+        if patient and rng.bernoulli(0.3):
+            return f"by whom was{patient} {words.PARTICIPLE[verb]}{around} ?"
+        return f"{rng.choice(('who', 'which one'))} {words.PAST[verb]}{patient}{around} ?"
+    if slot == "what":
+        if rng.bernoulli(0.3):
+            return f"what was {words.PARTICIPLE[verb]} by {subject}{around} ?"
+        return f"what did {subject} {verb}{around} ?"
+    adverb = rng.choice({"where": ("where", "in which place"), "when": ("when", "on which day")}[slot])
+    if patient and rng.bernoulli(0.3):
+        return f"{adverb} was{patient} {words.PARTICIPLE[verb]} by {subject}{around} ?"
+    return f"{adverb} did {subject} {verb}{patient}{around} ?"
+
+
+def _word_circumstances(rng: Rng, action: Action) -> str:
+    """Word place and time in either order, each after a blank: ` outdoors on monday`."""
+    place, time = action.place or "", action.time or ""
+    if place:
+        place = f" {place}" if place.endswith("doors") else f" in the {place}"
+    if time:
+        time = f" {time}" if time.startswith("on ") else f" on {time}"
+    return place + time if rng.bernoulli(0.6) else time + place
+
+
+def _word_phrase(rng: Rng, phrase: Phrase, many: bool = False) -> str:
+    noun = words.plural(phrase.noun) if many else phrase.noun
+    text = noun if phrase.adjective is None else f"{phrase.adjective} {noun}"
+    if phrase.clause is not None:
+        text += (" who " if phrase.noun in words.PEOPLE else " that ") + _word_active(rng, phrase.clause)
+    return text
+
+
+def _word_active(rng: Rng, action: Action) -> str:
+    verb = f"did not {action.verb}" if action.negated else words.PAST[action.verb]
+    return f"{verb}{_word_object(rng, action)}{_word_circumstances(rng, action)}"
+
+
+def _word_object(rng: Rng, action: Action) -> str:
+    """Word the object after a blank, or nothing where there is none."""
+    if action.object is None:
+        return ""
+    text = _word_phrase(rng, action.object)
+    return f" the {text}" if rng.bernoulli(0.4) else f" {words.indefinite(text)}"

@@ -1,0 +1,347 @@
+"""Rows from files, read strictly: a user's CSV, TSV, JSONL or parquet file, where the first fault is an error.
+
+`.csv`: commas, cells quoted as in RFC 4180, so a quoted cell may hold commas and line breaks. `.tsv`: tabs, never
+quoted, so a quote is part of the text and neither tab nor line break can be inside a cell. `.jsonl`: one object per
+line. `.parquet`: as its schema says.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scala_lab.data.tasks import SPLIT_STREAM, Rows, Task, TaskData
+from scala_lab.errors import UserError
+
+if TYPE_CHECKING:
+    from scala_lab.config import DataSpec
+
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The columns of one file."""
+
+    path: Path
+    columns: Mapping[str, Sequence[Any]]
+    lines: Sequence[int]
+    """The line of the file that each row starts on (or the row's number where the format has no lines)."""
+    skipped: int = 0
+    """Number of malformed rows left out."""
+    unit: str = "line"
+    """What `lines` counts."""
+
+    def where(self, row: int) -> str:
+        """Name the file and line of a row, for error messages."""
+        return f"{self.path} {self.unit} {self.lines[row]}"
+
+    def rows(self, task: Task) -> Rows:
+        """Convert the table to the task's rows."""
+        first, *rest = (list(self.columns[name]) for name in task.text_columns)
+        labels = self._scores(task.label_column) if task.regression else self._class_indices(task)
+        return Rows(first, rest[0] if rest else None, labels)
+
+    def _class_indices(self, task: Task) -> np.ndarray:
+        index = task.label_index
+        cells = self.columns[task.label_column]
+        labels = np.array([index.get(cell, -1) for cell in cells], dtype=np.int64)
+        if len(labels) and labels.min() < 0:
+            row = int(np.argmin(labels))
+            raise UserError(
+                f"{self.where(row)}: label {cells[row]!r} in column {task.label_column!r} is none of {', '.join(index)}"
+            )
+        return labels
+
+    def _scores(self, column: str) -> np.ndarray:
+        scores = []
+        for row, cell in enumerate(self.columns[column]):
+            try:
+                score = float(cell)
+            except (TypeError, ValueError):
+                score = math.nan
+            if not abs(score) <= _FLOAT32_MAX:
+                raise UserError(f"{self.where(row)}: {cell!r} in column {column!r} is not a finite number")
+            scores.append(score)
+        return np.array(scores, dtype=np.float32)
+
+
+def load_own_file(data: DataSpec) -> TaskData:
+    """Load the rows of a user's file, with `data.eval_file` or a random tenth of them to evaluate on."""
+    path = Path(data.task)
+    wanted = _wanted_columns(data, path)
+    if data.eval_file is not None and not data.eval_file.is_file():
+        raise UserError(f"--eval-file {data.eval_file} does not exist")
+    table = _clean(read_own_table(path, wanted), data)
+    task = Task(
+        name=path.name,
+        text_columns=data.text_columns,
+        label_column=wanted[-1],
+        labels=() if data.regression else _classes(table, wanted[-1]),
+        metrics=("pearson", "spearman") if data.regression else ("accuracy",),
+    )
+    rows = table.rows(task)
+    if data.eval_file is not None:
+        return TaskData(task, rows, {"dev": _clean(read_own_table(data.eval_file, wanted), data).rows(task)})
+    if len(rows) < 2:
+        raise UserError(f"{path} has a single row: without --eval-file it takes two, one to train and one to evaluate")
+    order = np.random.default_rng([data.data_seed, SPLIT_STREAM]).permutation(len(rows))
+    dev_rows = max(1, len(rows) // 10)
+    return TaskData(task, rows.take(np.sort(order[dev_rows:])), {"dev": rows.take(np.sort(order[:dev_rows]))})
+
+
+def _wanted_columns(data: DataSpec, path: Path) -> tuple[str, ...]:
+    """Return the text columns and the label column; where they are not given, the error lists the file's columns."""
+    if not data.text_columns:
+        available = columns_found(column_names(path))
+        raise UserError(f"--task {path} needs --text-columns with one or two columns; {available}")
+    if not data.label_column:
+        raise UserError(f"--task {path} needs --label-column; {columns_found(column_names(path))}")
+    wanted = (*data.text_columns, data.label_column)
+    if len(data.text_columns) > 2:
+        raise UserError(f"--text-columns takes one or two columns, not {len(data.text_columns)}")
+    if len(set(wanted)) < len(wanted):
+        raise UserError(f"--text-columns and --label-column must be different columns, not {', '.join(wanted)}")
+    return wanted
+
+
+def _clean(table: Table, data: DataSpec) -> Table:
+    """Convert texts to strings and, for classification, labels to their spelling."""
+    label = data.label_column or ""
+    columns: dict[str, list[Any]] = {
+        name: [_text(table, row, name, cell) for row, cell in enumerate(table.columns[name])]
+        for name in data.text_columns
+    }
+    cells = table.columns[label]
+    if data.regression:
+        if any(isinstance(cell, bool) for cell in cells):
+            raise UserError(f"{table.path}: column {label!r} holds true and false, which are no numbers to predict")
+        columns[label] = list(cells)
+    else:
+        columns[label] = [_spelling(table, row, label, cell) for row, cell in enumerate(cells)]
+    return dataclasses.replace(table, columns=columns)
+
+
+def _text(table: Table, row: int, name: str, cell: Any) -> str:
+    if isinstance(cell, (dict, list, bytes)):
+        raise UserError(f"{table.where(row)}: column {name!r} holds {type(cell).__name__}, not text")
+    text = cell if isinstance(cell, str) else str(cell)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # JSON can spell half of a surrogate pair, which no tokenizer accepts
+        raise UserError(f"{table.where(row)}: column {name!r} holds half of a surrogate pair") from None
+    return text
+
+
+def _spelling(table: Table, row: int, name: str, cell: Any) -> str:
+    """Spell a class, the same for the string "1", the integer 1 and the float 1.0 that other tools make of it."""
+    if isinstance(cell, (dict, list, bytes)):
+        raise UserError(f"{table.where(row)}: column {name!r} holds {type(cell).__name__}, not a label")
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    if isinstance(cell, float) and math.isinf(cell):
+        raise UserError(f"{table.where(row)}: column {name!r} holds {cell}, which is no class")
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    text = str(cell).strip()
+    if not text:
+        raise UserError(f"{table.where(row)}: column {name!r} is empty")
+    return text
+
+
+def _classes(table: Table, name: str) -> tuple[str, ...]:
+    """List the distinct labels: by value where all are integers, else by spelling."""
+    spellings = set(table.columns[name])
+    if len(spellings) < 2:
+        raise UserError(f"{table.path}: column {name!r} holds only {spellings.pop()!r}; it takes at least two classes")
+    if not all(_converts(float, spelling) for spelling in spellings):
+        return tuple(sorted(spellings))
+    for row, spelling in enumerate(table.columns[name]):
+        if not math.isfinite(float(spelling)):
+            raise UserError(f"{table.where(row)}: column {name!r} holds {spelling} among numbers, which is no class")
+    fractions = sorted(spelling for spelling in spellings if not _converts(int, spelling))
+    if fractions:
+        raise UserError(
+            f"{table.path}: column {name!r} holds numbers such as {fractions[0]}; add --regression to predict them"
+        )
+    return tuple(sorted(spellings, key=lambda spelling: (int(spelling), spelling)))
+
+
+def _converts(convert: Callable[[str], Any], spelling: str) -> bool:
+    try:
+        convert(spelling)
+    except ValueError:
+        return False
+    return True
+
+
+def read_own_table(path: Path, wanted: Sequence[str]) -> Table:
+    """Read the wanted columns of a user's file; a missing cell is an error."""
+    _check_ending(path)
+    columns: dict[str, list[Any]] = {name: [] for name in wanted}
+    lines: list[int] = []
+    for line, record in _READERS[path.suffix.lower()](path, wanted):
+        lines.append(line)
+        for name, cells in columns.items():
+            cells.append(record[name])
+    if not lines:
+        raise UserError(f"file {path} has no rows")
+    table = Table(path, columns, lines, unit="row" if path.suffix.lower() == ".parquet" else "line")
+    for name, cells in columns.items():
+        for row, cell in enumerate(cells):
+            if cell is None or cell != cell:  # nan, which other tools write where a cell is missing
+                value = "" if cell is None else f" ({cell})"
+                raise UserError(f"{table.where(row)}: column {name!r} is empty{value}")
+    return table
+
+
+def column_names(path: Path) -> list[str]:
+    """List the columns of a user's file."""
+    _check_ending(path)
+    if path.suffix.lower() == ".parquet":
+        with _open_parquet(path) as file:
+            return list(file.schema_arrow.names)
+    if path.suffix.lower() == ".jsonl":
+        return list(next(_jsonl_records(path, ()))[1])
+    return _separated_rows(path)[0]
+
+
+def read_text(path: Path) -> str:
+    """Read a UTF-8 file without its byte order mark."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"file {path} does not exist") from None
+    except OSError as error:
+        raise UserError(f"file {path} cannot be read: {error.strerror}") from None
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UserError(
+            f"{path} line {line}: byte {content[error.start]:#04x} at position {error.start} is not UTF-8; "
+            "save the file as UTF-8"
+        ) from None
+    text = text.removeprefix("\ufeff")
+    if not text.strip():
+        raise UserError(f"file {path} is empty")
+    return text
+
+
+def columns_found(names: Sequence[str]) -> str:
+    """List the columns of a file for an error message."""
+    return "columns found: " + ", ".join(names)
+
+
+def require_columns(path: Path, names: Sequence[str], wanted: Sequence[str]) -> None:
+    """Refuse a file that lacks a wanted column or has it twice."""
+    for name in wanted:
+        if name not in names:
+            raise UserError(f"{path} has no column {name!r}; {columns_found(names)}")
+        if list(names).count(name) > 1:
+            raise UserError(f"{path} has more than one column {name!r}; {columns_found(names)}")
+
+
+def _check_ending(path: Path) -> None:
+    if path.suffix.lower() not in _READERS:
+        raise UserError(f"file {path} must end in one of {', '.join(_READERS)}")
+    if not path.is_file():
+        raise UserError(f"file {path} does not exist" if not path.exists() else f"{path} is not a file")
+
+
+Records = Iterator[tuple[int, Mapping[str, Any]]]
+"""The line each row starts on, and its cells by column."""
+
+
+def _separated_records(path: Path, wanted: Sequence[str]) -> Records:
+    header, rows = _separated_rows(path)
+    require_columns(path, header, wanted)
+    indices = {name: header.index(name) for name in wanted}
+    for line, fields in rows:
+        if len(fields) != len(header):
+            note = "; a .tsv has no quoting, a .csv has" if path.suffix.lower() == ".tsv" else ""
+            raise UserError(f"{path} line {line} has {len(fields)} fields instead of {len(header)}{note}")
+        yield line, {name: fields[index] or None for name, index in indices.items()}
+
+
+def _separated_rows(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """Return the header, and the fields of each row with the line it starts on, without blank lines."""
+    text = read_text(path)
+    if path.suffix.lower() == ".tsv":
+        rows = ((line, row.removesuffix("\r").split("\t")) for line, row in enumerate(text.split("\n"), start=1))
+    else:
+        rows = _csv_rows(path, text)
+    rows = ((line, fields) for line, fields in rows if fields and fields != [""])
+    for _, names in rows:
+        return [name.strip() for name in names], rows
+    raise UserError(f"file {path} is empty")
+
+
+def _csv_rows(path: Path, text: str) -> Generator[tuple[int, list[str]], None, None]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    default = csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the csv module's own limit is 128 KiB per cell
+    line = 1
+    try:
+        for fields in reader:
+            yield line, fields
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise UserError(f"{path} line {line}: the row that starts here is not valid CSV: {error}") from None
+    finally:
+        csv.field_size_limit(default)
+
+
+def _jsonl_records(path: Path, wanted: Sequence[str]) -> Records:
+    for line, content in enumerate(read_text(path).split("\n"), start=1):
+        if not content.strip():
+            continue
+        try:
+            value = json.loads(content)
+        except ValueError as error:
+            raise UserError(f"{path} line {line} is not JSON: {error}") from None
+        if not isinstance(value, dict):
+            raise UserError(f'{path} line {line} is not a JSON object such as {{"text": ..., "label": ...}}')
+        for name in wanted:
+            if name not in value:
+                raise UserError(f"{path} line {line} has no key {name!r}; keys found: {', '.join(value)}")
+        yield line, value
+
+
+@contextmanager
+def _open_parquet(path: Path) -> Iterator[Any]:
+    """Open a parquet file; a fault while reading it in the block is a UserError."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        yield pyarrow.parquet.ParquetFile(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise UserError(f"file {path} cannot be read as parquet: {str(error).splitlines()[0]}") from None
+
+
+def _parquet_records(path: Path, wanted: Sequence[str]) -> Records:
+    with _open_parquet(path) as file:
+        require_columns(path, file.schema_arrow.names, wanted)
+        content = file.read(columns=list(wanted))
+    columns = [content.column(name).to_pylist() for name in wanted]
+    for row, cells in enumerate(zip(*columns, strict=True), start=1):
+        yield row, dict(zip(wanted, cells, strict=True))
+
+
+_READERS: dict[str, Callable[[Path, Sequence[str]], Records]] = {
+    ".csv": _separated_records,
+    ".tsv": _separated_records,
+    ".jsonl": _jsonl_records,
+    ".parquet": _parquet_records,
+}

@@ -1,0 +1,178 @@
+"""The registry of tasks, GLUE and embedded, with their columns, labels and metrics."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+
+import numpy as np
+
+from scala_lab.errors import UserError, nearest
+
+SPLIT_STREAM, TRAIN_STREAM, EVAL_STREAM = 1, 2, 3
+"""Second entry of the seed, so that the draws made with one data seed are independent."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A text classification or regression task."""
+
+    name: str
+    text_columns: tuple[str, ...]
+    """One column, or two for sentence pairs."""
+    label_column: str
+    labels: tuple[str, ...]
+    """Class names in the order of their indices, as in the model's `id2label`; empty for regression."""
+    metrics: tuple[str, ...] = ("accuracy",)
+    """Names of metrics, headline first."""
+    folder: str = ""
+    """Sub-folder in the classic GLUE layout."""
+    file_labels: tuple[str, ...] = ()
+    """How files spell the classes, in the same order, where that is not by name ("0" and "1")."""
+    header: tuple[str, ...] = ()
+    """Column names of files without a header line."""
+    hub_columns: tuple[str, ...] = ()
+    """The text columns on the hub, where they are named differently there."""
+
+    @property
+    def regression(self) -> bool:
+        """Whether the label is a number rather than a class."""
+        return not self.labels
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs of the model's head."""
+        return max(1, len(self.labels))
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the task's rows are generated rather than read (a user's file may be called mini-x.csv)."""
+        return self.name.startswith("mini-") and self.name in TASKS
+
+    @property
+    def label_index(self) -> dict[str, int]:
+        """Class index by the spelling that files use."""
+        return {spelling: index for index, spelling in enumerate(self.file_labels or self.labels)}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The texts and labels of one split.
+
+    `second` is None for single-sentence tasks. Labels are int64 class indices in the order of `Task.labels`, or
+    float32 scores for regression.
+    """
+
+    first: list[str]
+    second: list[str] | None
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def take(self, indices: np.ndarray) -> Rows:
+        """Return the rows at these indices, in this order."""
+        second = None if self.second is None else [self.second[index] for index in indices]
+        return Rows([self.first[index] for index in indices], second, self.labels[indices])
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """All rows of a task."""
+
+    task: Task
+    train: Rows
+    evals: Mapping[str, Rows]
+    """By name; the first is the headline split (`dev`, or mnli's `dev_matched` before `dev_mismatched`)."""
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    """Number of malformed rows left out, by file name."""
+
+
+_PAIR = ("sentence1", "sentence2")
+_BINARY = ("0", "1")
+_CORRELATIONS = ("pearson", "spearman")
+_ACCURACY_F1 = ("accuracy", "f1")
+
+_SENTIMENT = ("negative", "positive")
+_ENTAILMENT = ("entailment", "not_entailment")
+_INFERENCE = ("entailment", "neutral", "contradiction")
+_DUPLICATE = ("not_duplicate", "duplicate")
+_EQUIVALENT = ("not_equivalent", "equivalent")
+_ACCEPTABLE = ("unacceptable", "acceptable")
+_COLA_HEADER = ("source", "label", "star", "sentence")
+
+_TASKS = (
+    Task("sst2", ("sentence",), "label", _SENTIMENT, folder="SST-2", file_labels=_BINARY),
+    Task("qnli", ("question", "sentence"), "label", _ENTAILMENT, folder="QNLI"),
+    Task("mnli", _PAIR, "gold_label", _INFERENCE, folder="MNLI", hub_columns=("premise", "hypothesis")),
+    Task("qqp", ("question1", "question2"), "is_duplicate", _DUPLICATE, _ACCURACY_F1, "QQP", _BINARY),
+    Task("stsb", _PAIR, "score", (), _CORRELATIONS, "STS-B"),
+    Task("mrpc", ("#1 String", "#2 String"), "Quality", _EQUIVALENT, _ACCURACY_F1, "MRPC", _BINARY, hub_columns=_PAIR),
+    Task("rte", _PAIR, "label", _ENTAILMENT, folder="RTE"),
+    Task("cola", ("sentence",), "label", _ACCEPTABLE, ("matthews", "accuracy"), "CoLA", _BINARY, _COLA_HEADER),
+    Task("mini-sst2", ("sentence",), "label", _SENTIMENT),
+    Task("mini-qnli", ("question", "sentence"), "label", _ENTAILMENT),
+    Task("mini-mnli", _PAIR, "label", _INFERENCE),
+    Task("mini-qqp", ("question1", "question2"), "label", _DUPLICATE, _ACCURACY_F1),
+    Task("mini-stsb", _PAIR, "score", (), _CORRELATIONS),
+)
+
+TASKS: Mapping[str, Task] = MappingProxyType({task.name: task for task in _TASKS})
+
+
+def find_task(name: str) -> Task:
+    """Return the task of this name."""
+    if name not in TASKS:
+        raise UserError(f"unknown task {name!r}: {nearest(name, TASKS)} (a file of your own needs its ending)")
+    return TASKS[name]
+
+
+def predictions(task: Task, logits: np.ndarray) -> np.ndarray:
+    """Convert logits of shape (rows, outputs) to class indices (int64), or for regression to scores."""
+    logits = np.asarray(logits)
+    if task.regression:
+        return logits.reshape(len(logits)).astype(np.float64)
+    return logits.argmax(axis=-1).astype(np.int64)
+
+
+def compute_metrics(task: Task, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Compute the task's metrics by name, as fractions or correlations, headline first.
+
+    All are nan if there are no rows or a logit is not finite: a diverged model has no accuracy. A correlation with
+    a constant, which is undefined, counts as 0: such a model has learned nothing about the order of the rows.
+    """
+    if len(labels) == 0 or not np.isfinite(logits).all():
+        return dict.fromkeys(task.metrics, float("nan"))
+    predicted = predictions(task, logits)
+    return {name: float(METRICS[name](np.asarray(labels), predicted)) for name in task.metrics}
+
+
+def _classification(function: str, labels: np.ndarray, predicted: np.ndarray, **options: float) -> float:
+    from sklearn import metrics
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # matthews_corrcoef warns where both sides hold a single class, and gives 0
+        return getattr(metrics, function)(labels, predicted, **options)
+
+
+def _correlation(function: str, labels: np.ndarray, predicted: np.ndarray) -> float:
+    from scipy import stats
+
+    if len(labels) < 2:
+        return 0.0
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        value = getattr(stats, function)(labels.astype(np.float64), predicted).statistic
+    return float(value) if np.isfinite(value) else 0.0
+
+
+METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "accuracy": partial(_classification, "accuracy_score"),
+    "f1": partial(_classification, "f1_score", zero_division=0.0),
+    "matthews": partial(_classification, "matthews_corrcoef"),
+    "pearson": partial(_correlation, "pearsonr"),
+    "spearman": partial(_correlation, "spearmanr"),
+}

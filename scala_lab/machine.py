@@ -1,0 +1,181 @@
+"""The machine: its cores, the environment that a run's record describes, and how a process ends with its launcher."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from scala_lab.errors import UserError
+from scala_lab.version import PACKAGE_PARENT, VERSION
+
+LAUNCHER = "SCALA_LAB_LAUNCHER"
+"""Environment variable with the process id of the launcher, for a process whose launcher may end before it starts."""
+
+_STARTED_BY = os.getppid()
+
+
+def launched_workers(workers: int) -> int:
+    """Return the number of workers: that of torchrun, if `workers` is the default 1 and torchrun started this one."""
+    under_torchrun = {"RANK", "WORLD_SIZE"} <= set(os.environ)
+    return int(os.environ["WORLD_SIZE"]) if workers == 1 and under_torchrun else workers
+
+
+def orphaned() -> bool:
+    """Whether the process that started this one is gone; the other workers then fail only because they end too."""
+    return os.getppid() != _STARTED_BY
+
+
+def end_with_launcher() -> None:
+    """End this process as soon as the one that started it is gone, even by kill -9."""
+    launcher = int(os.environ.pop(LAUNCHER, os.getppid()))  # removed: it is not the launcher of this one's children
+
+    def watch() -> None:
+        while os.getppid() == launcher:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="launcher-watch", daemon=True).start()
+
+
+def outlast_sigterm(has_more_to_record: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Delay the end by SIGTERM by some seconds if this process still has something to record.
+
+    torchrun sends SIGTERM to all workers as soon as one of them has failed. Given time, the first worker notices its
+    broken connection a moment later, and writes into the run's record which worker failed.
+
+    A thread waits for the signal, because the main thread may be in a library that never lets Python's handlers run.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+
+    def watch() -> None:
+        while signal.SIGTERM not in os.read(reader, 64):
+            pass
+        if has_more_to_record():
+            time.sleep(seconds)
+        os._exit(128 + signal.SIGTERM)
+
+    threading.Thread(target=watch, name="sigterm-watch", daemon=True).start()
+
+
+def end_process(code: int) -> NoReturn:
+    """End a process whose work is done, without the interpreter's finalisation.
+
+    Libraries leave native threads behind (Arrow, gloo, tokenizers). Now and then one of them runs into the interpreter
+    while it shuts down and aborts the process, so that finished and saved work would count as failed.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+MAX_WORKERS_PER_CORE = 4
+"""More processes than this on a core only wait for each other."""
+
+_PACKAGES = ("torch", "transformers", "datasets", "tokenizers", "safetensors", "numpy", "scipy", "scikit-learn")
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def default_threads(workers: int = 1) -> int:
+    """Return the CPU threads per worker of this host by default: OMP_NUM_THREADS, else an even share of the cores.
+
+    As in OpenMP, a list of numbers means its first, and a value with anything but numbers above 0 is ignored.
+    """
+    numbers = os.environ.get("OMP_NUM_THREADS", "").split(",")
+    if all(re.fullmatch(r"\s*\+?0*[1-9][0-9]*\s*", number) for number in numbers):
+        return int(numbers[0])
+    return max(1, usable_cores() // max(1, workers))
+
+
+def check_crowd(workers: int) -> None:
+    """Refuse to start more workers than `MAX_WORKERS_PER_CORE` allows."""
+    max_workers = MAX_WORKERS_PER_CORE * usable_cores()
+    if workers > max_workers:
+        raise UserError(
+            f"--workers {workers} is too many for the {_cores()} of this host, which take up to {max_workers}: "
+            "with torchrun a run can have workers on several hosts"
+        )
+
+
+def warn_of_crowd(workers: int, threads: int) -> None:
+    """Warn on stderr if workers have to share cores."""
+    if workers > 1 and workers * threads > usable_cores():
+        of_threads = f" of {threads} threads" if threads > 1 else ""
+        print(f"note: {workers} workers{of_threads} share the {_cores()} of this host and take turns", file=sys.stderr)
+
+
+def _cores() -> str:
+    return f"{usable_cores()} core{'s' if usable_cores() > 1 else ''}"
+
+
+def describe_environment() -> dict[str, Any]:
+    """Return versions, machine and commit, for run.json."""
+    import torch
+
+    return {
+        "scala_lab": VERSION,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "host": platform.node(),
+        "system": platform.platform(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "command": " ".join(sys.argv),
+    }
+
+
+def peak_memory_bytes() -> int:
+    """Return the peak memory of this process so far: on the GPU where there is one, else resident."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    try:  # on Linux getrusage would count the memory of the parent process too
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        pass
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _version(package: str) -> str | None:
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """Return the commit of the source tree, if the package runs from one."""
+    if not (PACKAGE_PARENT / ".git").exists():
+        return None
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=PACKAGE_PARENT, capture_output=True, text=True, timeout=5
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

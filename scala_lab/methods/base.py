@@ -1,0 +1,179 @@
+"""What all step functions share: micro-batch, step context, statistics, task loss, random numbers; and the plain step.
+
+A step function is a `Step`: it adds the gradient of a micro-batch to the parameters' `.grad`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scala_lab.clock import Clock
+from scala_lab.divergence import correct_answers, task_loss
+from scala_lab.methods.recipes import STEP_FUNCTIONS, find_recipe
+from scala_lab.models.encoder import Encoder
+
+STATISTICS = ("loss", "correct", "divergence", "noised", "skipped")
+"""Sums over samples that a step function returns: task loss, correct predictions (classification), divergence r,
+samples with a noise term, samples whose noise term was left out because it was not finite."""
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Samples that go through the model together."""
+
+    inputs: Mapping[str, Tensor]  # of the model: input_ids, attention_mask and, where it has them, token_type_ids
+    labels: Tensor  # class indices, or scores for regression
+    samples: Tensor  # row number of each sample in the training set: its noise is a function of it
+    share: float  # 1/B with the true size B of the global batch (times the loss scale of fp16): shares sum to the mean
+    regression: bool
+
+    @property
+    def positions_BL(self) -> Tensor:
+        """Position of each token in its row, not counting padding on the left; (1, length) where there is none."""
+        mask_BL = self.inputs["attention_mask"]
+        positions_1L = torch.arange(mask_BL.shape[1], device=mask_BL.device).unsqueeze(0)
+        if bool(mask_BL[:, 0].all()):
+            return positions_1L
+        return positions_1L - (mask_BL.cumsum(1) == 0).sum(1, keepdim=True)
+
+    @property
+    def mask_BL1(self) -> Tensor:
+        """1 on real tokens, 0 on padding."""
+        return self.inputs["attention_mask"].unsqueeze(-1)
+
+
+@dataclass(frozen=True)
+class StepContext:
+    """Where in the run a micro-batch stands. All randomness derives from it, so that a resumed run repeats it."""
+
+    seed: int  # of the run
+    step: int  # global, 0-based
+    epoch: float  # epochs done, with fractions
+    part: int  # index of this micro-batch among those of all workers in the step
+    clock: Clock  # measures the time of each phase
+    settled: bool = False  # whether the delay rule lets the noise start before t_s
+
+    def seed_dropout(self, draw: int = 0) -> None:
+        """Seed the dropout masks of this micro-batch; equal draws give equal masks.
+
+        As `torch.manual_seed`, which also records the call stack for every device type that is not in use: a
+        millisecond each time.
+        """
+        seed = mix(self.seed, self.step, self.part, draw)
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(seed)
+
+
+class Step:
+    """Adds the gradient of a micro-batch, weighted by its share, to the parameters' `.grad`."""
+
+    def __call__(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
+        """Add the gradient and return the micro-batch's `STATISTICS`."""
+        raise NotImplementedError
+
+    def memory_factor(self, encoder: Encoder, context: StepContext) -> float:
+        """Return the peak activation memory over that of a plain step on as many samples.
+
+        Micro-batches are smaller by this factor, so that a step with noise fits wherever a plain one does.
+        """
+        return 1.0
+
+
+class PlainStep(Step):
+    """Gradient of (1/B) * sum of the task loss.
+
+    Cost: one forward and one backward pass, 3F when a backward counts as two forward passes F. With AdamW it is the
+    Hugging Face baseline, with LAMB the LAMB baseline, with NGD the theorem's outer update.
+    """
+
+    def __call__(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
+        """Add the micro-batch's gradient."""
+        context.seed_dropout()
+        with context.clock.phase("clean forward"):
+            logits = encoder.logits(encoder.embed(batch.inputs), batch.inputs)
+            loss = task_loss(logits, batch.labels, batch.regression).sum()
+            sums = statistics(loss=loss.detach(), correct=correct_answers(logits, batch.labels, batch.regression))
+        with context.clock.phase("backward"):
+            (loss * batch.share).backward()
+        return sums
+
+
+def build_step(method: str, options: Mapping[str, Any]) -> Step:
+    """Return the step function of a method with its options."""
+    module, function = STEP_FUNCTIONS[find_recipe(method).step].split(":")
+    return getattr(importlib.import_module(module), function)(**options)
+
+
+def statistics(**sums: Tensor | float) -> Tensor:
+    """Return the sums as a vector in the order of `STATISTICS`; those not given are 0."""
+    reference = next(value for value in sums.values() if isinstance(value, Tensor))
+    return torch.stack([torch.as_tensor(sums.get(name, 0.0), device=reference.device).double() for name in STATISTICS])
+
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK64 = (1 << 64) - 1
+
+
+def mix(*numbers: int) -> int:
+    """Hash integers into one of 63 bits (splitmix64 over the sequence)."""
+    state = 0
+    for number in numbers:
+        state = (state ^ (number & _MASK64)) + _GOLDEN & _MASK64
+        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & _MASK64
+        state = (state ^ (state >> 27)) * 0x94D049BB133111EB & _MASK64
+        state = state ^ (state >> 31)
+    return state >> 1
+
+
+def uniform_noise(
+    seed: int, step: int, samples_B: Tensor, positions_BL: Tensor, width: int, dtype: torch.dtype
+) -> Tensor:
+    """Return numbers in (-1, 1), shape (samples, length, width), each a hash of its coordinates and nothing else.
+
+    A sequential stream would make a sample's noise depend on its neighbours, the micro-batch size and the number of
+    workers. Here seed, step, row and position are mixed into one key per token (splitmix64), and each coordinate of the
+    token's vector is a 32-bit finaliser of key and index (murmur3): equal on every worker and in every batch.
+    For samples and positions see `MicroBatch`.
+    """
+    keys_BL = _splitmix(samples_B.to(torch.int64).unsqueeze(1) * _signed(_GOLDEN) + mix(seed, step))
+    keys_BL = _splitmix(keys_BL + positions_BL * _signed(_GOLDEN))
+    low_BL, high_BL = keys_BL.to(torch.int32), (keys_BL >> 32).to(torch.int32)
+    bits = low_BL.unsqueeze(-1) + torch.arange(width, device=samples_B.device, dtype=torch.int32) * -1640531535
+    bits.bitwise_xor_(_shift_right(bits, 16)).mul_(-2048144789)
+    bits.bitwise_xor_(_shift_right(bits, 13)).add_(high_BL.unsqueeze(-1)).mul_(-1028477387)
+    bits.bitwise_xor_(_shift_right(bits, 16))
+    # a signed 32-bit integer, moved by half a unit so that neither an end nor 0 can occur
+    return (bits.to(dtype) + 0.5) * (1.0 / 2**31)
+
+
+def normal_noise(
+    seed: int, step: int, samples_B: Tensor, positions_BL: Tensor, width: int, dtype: torch.dtype
+) -> Tensor:
+    """Return standard normal numbers, by the inverse error function of `uniform_noise`."""
+    uniform_BLD = uniform_noise(seed, step, samples_B, positions_BL, width, dtype)
+    limit = 1.0 - torch.finfo(dtype).eps
+    return uniform_BLD.clamp_(-limit, limit).erfinv_().mul_(math.sqrt(2.0))
+
+
+def _splitmix(state: Tensor) -> Tensor:
+    state = (state ^ _shift_right(state, 30)) * _signed(0xBF58476D1CE4E5B9)
+    state = (state ^ _shift_right(state, 27)) * _signed(0x94D049BB133111EB)
+    return state ^ _shift_right(state, 31)
+
+
+def _shift_right(bits: Tensor, count: int) -> Tensor:
+    """Shift logically: torch's own shift keeps the sign."""
+    return (bits >> count).bitwise_and_((1 << (8 * bits.element_size() - count)) - 1)
+
+
+def _signed(number: int) -> int:
+    """Return an unsigned 64-bit constant as the int64 of the same bits."""
+    return number - (1 << 64) if number >> 63 else number

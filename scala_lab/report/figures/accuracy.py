@@ -1,0 +1,259 @@
+"""Figures of accuracy: over batch sizes, rates, delays and ascent steps, by method, and against cost.
+
+Whiskers are standard deviations over runs; differences between methods are judged by paired intervals, not by them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scala_lab.report.figures.style import BAD, COLOURMAP, COLOURS, line_style, new_figure, require_columns, styled
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+ACCURACY = "accuracy (%)"
+
+
+def lines_figure(
+    frame: pd.DataFrame,
+    x: str,
+    *,
+    x_label: str,
+    title: str,
+    y: str = "score",
+    y_label: str = ACCURACY,
+    by: str = "method",
+    panel: str = "task",
+    log_x: bool = False,
+    log_y: tuple[str, ...] = (),
+) -> Figure:
+    """Draw a panel per task, in it a line per method through the means over runs, shifted a little from one another.
+
+    Args:
+        frame: One row per run. Where x is not finite the mean is drawn as a level across the panel.
+        x: Column of the position.
+        x_label: Under the panels.
+        title: Over the figure.
+        y: Column of the height.
+        y_label: Beside the first panel.
+        by: Column with a value per line.
+        panel: Column with a value per panel.
+        log_x: Logarithmic positions, with a tick at each.
+        log_y: Panels with a logarithmic height.
+    """
+    require_columns(frame, x, y, by, panel)
+    panels, names = list(dict.fromkeys(frame[panel])), list(dict.fromkeys(frame[by]))
+    with styled():
+        figure = new_figure(max(4.6, 3.6 * len(panels)), 3.6)
+        for column, axes in enumerate(figure.subplots(1, len(panels), squeeze=False)[0]):
+            rows = frame[frame[panel] == panels[column]]
+            ticks = sorted({float(value) for value in rows[x] if math.isfinite(value)})
+            for index, name in enumerate(names):
+                line = rows[rows[by] == name]
+                shifted = _shift(line[x].to_numpy(float), ticks, index - (len(names) - 1) / 2, log_x)
+                _line(axes, line.assign(**{x: shifted}), x, y, str(name), line_style(index, markersize=6))
+            if log_x:
+                axes.set_xscale("log")
+            if len(ticks) <= 9:
+                axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+                axes.set_xticks([], minor=True)
+            if panels[column] in log_y:
+                axes.set_yscale("log")
+            axes.set_title(str(panels[column]))
+            axes.set_xlabel(x_label)
+            axes.set_ylabel(y_label if column == 0 else "")
+            axes.grid(axis="y")
+        _finish(figure, title)
+    return figure
+
+
+def dots_figure(frame: pd.DataFrame, *, title: str, y: str = "score", y_label: str = ACCURACY) -> Figure:
+    """Draw a panel per task, in it a row per method with each run as a small mark, and the mean.
+
+    `frame` has one row per run: task, method and y.
+    """
+    require_columns(frame, "task", "method", y)
+    tasks, methods = list(dict.fromkeys(frame["task"])), list(dict.fromkeys(frame["method"]))
+    with styled():
+        figure = new_figure(1.9 + 2.1 * len(tasks), 1.6 + 0.36 * len(methods))
+        panels = figure.subplots(1, len(tasks), squeeze=False, sharey=True)[0]
+        for axes, task in zip(panels, tasks, strict=True):
+            for row, method in enumerate(methods):
+                values = frame[(frame["task"] == task) & (frame["method"] == method)][y].to_numpy(float)
+                axes.plot(values, np.full(len(values), row), "|", color="#777777", markersize=9)
+                mean, std = _mean_and_std(values)
+                if math.isfinite(mean):
+                    axes.errorbar(mean, row, xerr=std, fmt="o", color=COLOURS[0], markerfacecolor="white", capsize=3)
+            axes.set_title(task)
+            axes.set_xlabel(y_label)
+            axes.grid(axis="x")
+            axes.set_ylim(len(methods) - 0.5, -0.5)
+        panels[0].set_yticks(range(len(methods)), methods)
+        figure.suptitle(title)
+    return figure
+
+
+def cost_figure(frame: pd.DataFrame, *, title: str, cost_label: str = "cost (forward passes over the rows)") -> Figure:
+    """Draw accuracy against cost, a panel per task.
+
+    `frame` has one row per run: task, setting (its text is written beside the point), joined (whether a line passes
+    through it), forward_passes and score.
+    """
+    require_columns(frame, "task", "setting", "joined", "forward_passes", "score")
+    tasks = list(dict.fromkeys(frame["task"]))
+    with styled():
+        figure = new_figure(max(4.6, 3.8 * len(tasks)), 3.6)
+        for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
+            rows = frame[frame["task"] == task]
+            for joined in (True, False):
+                _cost_points(axes, rows[rows["joined"] == joined], joined)
+            axes.margins(x=0.12, y=0.15)
+            axes.set_title(task)
+            axes.set_xlabel(cost_label)
+            axes.set_ylabel(ACCURACY if task == tasks[0] else "")
+            axes.grid(axis="y")
+        figure.suptitle(title)
+    return figure
+
+
+def _mean_and_std(values: Any) -> tuple[float, float]:
+    """Return mean and standard deviation of the finite values; that of a single one counts as 0."""
+    finite = np.asarray(values, dtype=float)
+    finite = finite[np.isfinite(finite)]
+    if len(finite) == 0:
+        return math.nan, 0.0
+    return float(finite.mean()), float(finite.std(ddof=1)) if len(finite) > 1 else 0.0
+
+
+def _shift(x: np.ndarray, ticks: list[float], amount: float, log_x: bool) -> np.ndarray:
+    """Shift positions by a hundredth of the axis times `amount`, so that whiskers of several lines do not overlap."""
+    if len(ticks) < 2:
+        return x
+    if log_x:
+        return x * (ticks[-1] / ticks[0]) ** (0.01 * amount)
+    return x + 0.01 * amount * (ticks[-1] - ticks[0])
+
+
+def _line(axes: Axes, rows: pd.DataFrame, x: str, y: str, name: str, style: dict[str, Any]) -> None:
+    means = [(float(position), *_mean_and_std(values)) for position, values in rows.groupby(x)[y]]
+    means = [point for point in means if math.isfinite(point[1])]
+    points = [point for point in means if math.isfinite(point[0])]
+    if points:
+        positions, values, stds = zip(*points, strict=True)
+        axes.errorbar(positions, values, yerr=stds, capsize=3, elinewidth=0.9, label=name, **style)
+    for position, value, _ in means:
+        if not math.isfinite(position):
+            axes.axhline(value, label=name, color=style["color"], linestyle=style["linestyle"], linewidth=1.2)
+
+
+def _cost_points(axes: Axes, rows: pd.DataFrame, joined: bool) -> None:
+    """Draw mean cost and accuracy of each setting, joined by a line or as stars."""
+    points = []
+    for setting, runs in rows.groupby("setting", sort=False):
+        score, std = _mean_and_std(runs["score"])
+        if math.isfinite(score):
+            points.append((_mean_and_std(runs["forward_passes"])[0], score, std, str(setting)))
+    points.sort(key=lambda point: point[0])
+    if not points:
+        return
+    stars = {} if joined else {"linestyle": "none", "marker": "*"}
+    style = line_style(0 if joined else 1, markersize=6 if joined else 13, **stars)
+    costs, scores, stds, settings = zip(*points, strict=True)
+    axes.errorbar(costs, scores, yerr=stds, capsize=3, elinewidth=0.9, **style)
+    for cost, score, setting in zip(costs, scores, settings, strict=True):
+        offset = (4, 4) if joined else (5, -12)
+        axes.annotate(setting, (cost, score), xytext=offset, textcoords="offset points", fontsize=8)
+
+
+def _finish(figure: Figure, title: str) -> None:
+    handles: dict[str, Any] = {}
+    for axes in figure.axes:
+        handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    if len(handles) > 1:
+        figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=min(4, len(handles)))
+    figure.suptitle(title)
+
+
+def rate_heat_map(frame: pd.DataFrame, title: str = "Accuracy over batch size and learning rate") -> Figure:
+    """Draw batch sizes as rows, rates as columns, accuracy in percent in each cell.
+
+    The best cell of a row has a frame, dashed where it is the first or last of the grid. Cells whose runs diverged say
+    so, missing ones are empty. Two lines start at the best rate of the smallest batch: the square-root rule and the
+    linear rule. `frame` has one row per cell: batch_size, rate, score (mean over seeds, nan for none) and diverged.
+    """
+    require_columns(frame, "batch_size", "rate", "score", "diverged")
+    scores = frame.pivot_table("score", "batch_size", "rate", dropna=False)
+    diverged = frame.pivot_table("diverged", "batch_size", "rate", aggfunc="max").reindex_like(scores)
+    sizes, rates = scores.index.to_numpy(float), scores.columns.to_numpy(float)
+    with styled():
+        figure = new_figure(1.8 + 0.75 * len(rates), 1.9 + 0.55 * len(sizes))
+        axes = figure.subplots()
+        colours = axes.pcolormesh(
+            _edges(np.log(rates)), np.arange(len(sizes) + 1) - 0.5, np.ma.masked_invalid(scores), cmap=COLOURMAP
+        )
+        axes.set_facecolor(BAD)
+        middle = np.nanmean(colours.get_clim()) if np.isfinite(scores.to_numpy()).any() else 0.0
+        for y, (size, row) in enumerate(scores.iterrows()):
+            for rate, score in row.items():
+                _write_score(axes, np.log(rate), y, score, bool(diverged.loc[size, rate] == 1), score < middle)
+            if row.notna().any():
+                _frame_best(axes, _edges(np.log(rates)), y, int(np.nanargmax(row)), len(rates))
+        _rule_lines(axes, scores)
+        axes.set_xticks(np.log(rates), [f"{rate:g}" for rate in rates])
+        axes.set_yticks(range(len(sizes)), [f"{size:,.0f}" for size in sizes])
+        axes.set_xlim(_edges(np.log(rates))[0], _edges(np.log(rates))[-1])
+        axes.set_ylim(-0.5, len(sizes) - 0.5)
+        axes.set_xlabel("peak learning rate, log scale")
+        axes.set_ylabel("batch size")
+        axes.set_title(title)
+        if np.isfinite(scores.to_numpy()).any():
+            figure.colorbar(colours, ax=axes, label="accuracy (%)", pad=0.02)
+        if axes.get_legend_handles_labels()[0]:
+            figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
+def _edges(centres: np.ndarray) -> np.ndarray:
+    """Return cell borders half way between neighbouring centres."""
+    if len(centres) == 1:
+        return np.array([centres[0] - 0.5, centres[0] + 0.5])
+    between = (centres[1:] + centres[:-1]) / 2
+    return np.array([2 * centres[0] - between[0], *between, 2 * centres[-1] - between[-1]])
+
+
+def _write_score(axes: Axes, x: float, y: float, score: float, diverged: bool, dark: bool) -> None:
+    if np.isfinite(score):
+        colour = "white" if dark else "black"
+        axes.text(x, y - 0.22, f"{score:.1f}", ha="center", va="center", fontsize=8, color=colour, zorder=6)
+    elif diverged:
+        axes.text(x, y, "diverged", ha="center", va="center", fontsize=7, rotation=20, color="black")
+
+
+def _frame_best(axes: Axes, edges: np.ndarray, row: int, column: int, columns: int) -> None:
+    from matplotlib.patches import Rectangle
+
+    corner, width = (edges[column], row - 0.5), edges[column + 1] - edges[column]
+    style = "--" if columns > 1 and column in (0, columns - 1) else "-"
+    for line, colour in ((4.0, "white"), (2.0, "black")):
+        axes.add_patch(
+            Rectangle(corner, width, 1.0, fill=False, linewidth=line, linestyle=style, edgecolor=colour, zorder=3)
+        )
+
+
+def _rule_lines(axes: Axes, scores: pd.DataFrame) -> None:
+    """Draw the rates that the two rules predict from the best rate of the smallest batch."""
+    first = scores.iloc[0]
+    if len(scores) < 2 or not first.notna().any():
+        return
+    start, sizes = np.log(float(first.idxmax())), scores.index.to_numpy(float)
+    for power, dash, name in ((0.5, "-", "square-root rule"), (1.0, ":", "linear rule")):
+        predicted = start + power * np.log(sizes / sizes[0])
+        axes.plot(predicted, range(len(sizes)), linestyle=dash, color="white", linewidth=2.8, zorder=4)
+        axes.plot(predicted, range(len(sizes)), linestyle=dash, color="#a02020", linewidth=1.4, label=name, zorder=5)

@@ -1,0 +1,70 @@
+"""Figures of convergence: errors over steps on logarithmic scales, with the bounds claimed for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scala_lab.report.figures.style import line_style, new_figure, require_columns, styled
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def rate_panels(
+    frame: pd.DataFrame,
+    title: str,
+    x_label: str,
+    y_label: str,
+    *,
+    log_steps: bool = True,
+    bound_label: str = "printed bound",
+) -> Figure:
+    """Draw measured values with their intervals, a panel for each group of lines, claimed bounds as thin lines.
+
+    Args:
+        frame: One row per panel, label and number of steps: panel, label, steps, value, and optionally low, high
+            and bound (nan for none).
+        title: Over the figure.
+        x_label: Of the steps.
+        y_label: Of the values.
+        log_steps: Whether steps are logarithmic, so that a power law is a straight line, or not, so that a linear
+            rate is one.
+        bound_label: Of the thin lines.
+    """
+    require_columns(frame, "panel", "label", "steps", "value")
+    panels = list(dict.fromkeys(frame["panel"]))
+    with styled():
+        from matplotlib.lines import Line2D
+
+        figure = new_figure(1.2 + 3.3 * len(panels), 4.4)
+        all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        for axes, panel in zip(all_axes, panels, strict=True):
+            _draw_lines(axes, frame[frame["panel"] == panel], log_steps)
+            axes.set_title(panel)
+            axes.set_yscale("log")
+            if log_steps:
+                axes.set_xscale("log", base=2)
+            axes.grid(axis="y")
+            handles, names = axes.get_legend_handles_labels()
+            if "bound" in frame and frame.loc[frame["panel"] == panel, "bound"].notna().any():
+                handles.append(Line2D([], [], color="black", linewidth=0.9, linestyle=":"))
+                names.append(bound_label)
+            axes.set_xlabel(x_label)
+            axes.legend(handles, names, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=1)
+        all_axes[0].set_ylabel(y_label)
+        figure.suptitle(title, fontsize=11)
+    return figure
+
+
+def _draw_lines(axes: Axes, rows: pd.DataFrame, log_steps: bool) -> None:
+    for index, label in enumerate(dict.fromkeys(rows["label"])):
+        line = rows[rows["label"] == label].sort_values("steps")
+        style = line_style(index, markersize=5, markevery=1 if log_steps else max(1, len(line) // 8))
+        colour = style["color"]
+        axes.plot(line["steps"], line["value"], label=label, **style)
+        if {"low", "high"} <= set(line):
+            axes.fill_between(line["steps"], line["low"], line["high"], color=colour, alpha=0.15, linewidth=0)
+        if "bound" in line and line["bound"].notna().any():
+            axes.plot(line["steps"], line["bound"], color=colour, linewidth=0.9, linestyle=":")

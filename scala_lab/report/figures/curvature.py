@@ -1,0 +1,254 @@
+"""Figures of curvature: the sharpness of checkpoints, their spectra and their layers."""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scala_lab.curvature.spectrum import MARGIN, gaussian_mixture
+from scala_lab.errors import UserError
+from scala_lab.report.figures.style import (
+    COLOURS,
+    DASHES,
+    FILLS,
+    bar_style,
+    label_rows,
+    new_figure,
+    require_columns,
+    styled,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from scala_lab.curvature.spectrum import DensityResult
+
+
+def sharpness_bars(
+    frame: pd.DataFrame, title: str = "Sharpness: top eigenvalue of the Hessian", unit: str = "nats"
+) -> Figure:
+    """Draw one bar per checkpoint: the mean of its top eigenvalues, a whisker of their standard deviation.
+
+    Args:
+        frame: One row per checkpoint and fixed set of samples: checkpoint, eigenvalue, and optionally converged.
+        title: Over the figure.
+        unit: Of the loss.
+    """
+    require_columns(frame, "checkpoint", "eigenvalue")
+    groups = [(name, frame[frame["checkpoint"] == name]) for name in dict.fromkeys(frame["checkpoint"])]
+    repeated = any(len(rows) > 1 for _, rows in groups)
+    with styled():
+        figure = new_figure(6.4, 1.5 + 0.55 * len(groups))
+        axes = figure.subplots()
+        for row, (_, rows) in enumerate(groups):
+            values = rows["eigenvalue"].to_numpy(float)
+            mean, std = float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else 0.0
+            converged = all(_converged(rows))
+            _bar(axes, row, mean, 0.62, row, converged)
+            if std > 0:
+                axes.errorbar(mean, row, xerr=std, color="black", capsize=4, linewidth=1.2)
+            _annotate_bar(axes, max(mean + std, 0.0), row, _with_deviation(mean, std), converged)
+        label_rows(axes, ["\n".join(textwrap.wrap(str(name), 28)) or str(name) for name, _ in groups])
+        axes.set_xlabel(
+            f"top eigenvalue ({unit} per squared unit of weight)"
+            + ("\nmean and standard deviation over disjoint sets of samples" if repeated else "")
+        )
+        _fit_annotations(axes, frame["eigenvalue"].to_numpy(float))
+        axes.set_title(title)
+    return figure
+
+
+def layer_bars(
+    frame: pd.DataFrame, title: str = "Top eigenvalue of each layer's block of the Hessian", unit: str = "nats"
+) -> Figure:
+    """Draw bars of alpha_i per layer, grouped by layer for several checkpoints; log scale where they span decades.
+
+    Args:
+        frame: One row per layer: layer, eigenvalue, and optionally checkpoint and converged.
+        title: Over the figure; kappa_alpha of each checkpoint is in the legend, of a single one below the title.
+        unit: Of the loss.
+    """
+    require_columns(frame, "layer", "eigenvalue")
+    if "checkpoint" not in frame:
+        frame = frame.assign(checkpoint="")
+    frame = frame.assign(layer=[_short_layer(layer) for layer in frame["layer"]])
+    checkpoints = list(dict.fromkeys(frame["checkpoint"]))
+    layers = sorted(dict.fromkeys(frame["layer"]), key=lambda name: name == "head")  # after those of the deepest model
+    values = frame["eigenvalue"].to_numpy(float)
+    height = 0.78 / len(checkpoints)
+    with styled():
+        from matplotlib.patches import Patch
+
+        figure = new_figure(6.4, 1.6 + len(layers) * (0.25 + 0.2 * len(checkpoints)) + 0.2 * (len(checkpoints) > 1))
+        axes = figure.subplots()
+        logarithmic = values.min() > 0 and values.max() > 30 * values.min()
+        if logarithmic:
+            axes.set_xscale("log")
+            axes.set_xlim(values.min() / 3, values.max() * (values.max() / values.min()) ** 0.35)
+        legend = []
+        for index, checkpoint in enumerate(checkpoints):
+            rows = frame[frame["checkpoint"] == checkpoint]
+            for layer, value, converged in zip(rows["layer"], rows["eigenvalue"], _converged(rows), strict=True):
+                y = layers.index(layer) + (index - (len(checkpoints) - 1) / 2) * height
+                _bar(axes, y, float(value), 0.92 * height, index, converged)
+                _annotate_bar(axes, max(float(value), 0.0), y, f"{value:.3g}", converged)
+            sizes = rows["eigenvalue"].abs()
+            kappa = f"κ = {sizes.max() / sizes.min():.3g}" if sizes.min() > 0 else "κ infinite"
+            style = bar_style(index)
+            label = f"{checkpoint} ({kappa})" if checkpoint else kappa
+            legend.append(Patch(facecolor=style["color"], edgecolor="black", hatch=style["hatch"], label=label))
+        label_rows(axes, layers)
+        axes.set_xlabel(f"top eigenvalue ({unit} per squared unit of weight)" + (", log scale" if logarithmic else ""))
+        if len(checkpoints) > 1:
+            axes.set_title(title)
+            meaning = "κ: the sharpest layer over the least sharp"
+            figure.legend(handles=legend, title=meaning, loc="outside lower center", ncols=min(len(legend), 3))
+        else:
+            axes.set_title(f"{title}\n{legend[0].get_label()}, the sharpest over the least sharp")
+        if not logarithmic:
+            _fit_annotations(axes, values)
+    return figure
+
+
+def density_plot(
+    result: DensityResult, title: str = "Spectral density of the Hessian", unit: str = "nats", *, full: bool = False
+) -> Figure:
+    """Draw the log density of the eigenvalues over a rug of the quadrature's nodes.
+
+    A dashed line marks the height of a single eigenvalue: what lies below it is noise of the estimate. `full` takes
+    the density over all parameters instead of those that the samples touch.
+    """
+    density = result.full_density if full else result.density
+    size = result.full_size if full else result.touched_size
+    single = 1 / (size * result.width * np.sqrt(2 * np.pi))
+    with styled():
+        figure = new_figure(6.8, 4.0)
+        axes, rug = figure.subplots(2, 1, sharex=True, height_ratios=[12, 1])
+        floor = min(single, float(density.max())) / 10
+        axes.fill_between(result.grid, floor, np.maximum(density, floor), color=FILLS[4], linewidth=0)
+        axes.plot(result.grid, np.maximum(density, floor), color=COLOURS[0])
+        _mark_single_eigenvalue(
+            axes, single, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
+        )
+        axes.set_yscale("log")
+        axes.set_ylim(floor, float(density.max()) * 4)
+        axes.set_ylabel("density (share per unit of eigenvalue)")
+        share = f"{size:,} dimensions" + ("" if full or not result.untouched_share else f" of {result.full_size:,}")
+        axes.set_title(f"{textwrap.fill(title, 70)}\n{share}, kernel width {result.width:.2g}")
+        rug.vlines(result.nodes, 0, 1, color="black", linewidth=0.7, alpha=0.6)
+        rug.set_ylim(0, 1)
+        rug.set_yticks([])
+        rug.spines["left"].set_visible(False)
+        rug.set_ylabel("nodes", rotation=0, ha="right", va="center", fontsize=8)
+        rug.set_xlabel(f"eigenvalue ({unit} per squared unit of weight)")
+    return figure
+
+
+def density_lines(
+    frames: Mapping[str, pd.DataFrame],
+    title: str = "Spectral density of the Hessian",
+    unit: str = "nats",
+    *,
+    single: float | None = None,
+) -> Figure:
+    """Draw log densities of several models' eigenvalues on one axis, smoothed by one kernel, over rugs of their nodes.
+
+    Args:
+        frames: The quadrature of each model by its name: columns node and weight.
+        title: Over the figure.
+        unit: Of the loss.
+        single: Share of one eigenvalue, 1 / dimensions: a dashed line marks the height of a single one.
+    """
+    if not frames:
+        raise UserError("the figure needs at least one model's spectrum")
+    nodes = np.concatenate([frame["node"].to_numpy(float) for frame in frames.values()])
+    width = (float(np.ptp(nodes)) or 1.0) / 100
+    grid = np.linspace(nodes.min() - MARGIN * width, nodes.max() + MARGIN * width, 1001)
+    densities = {
+        name: gaussian_mixture(grid, frame["node"].to_numpy(float), frame["weight"].to_numpy(float), width)
+        for name, frame in frames.items()
+    }
+    top = max(float(density.max()) for density in densities.values())
+    height = (single or 1e-8) / (width * np.sqrt(2 * np.pi))
+    floor = min(height, top) / 10
+    with styled():
+        figure = new_figure(6.8, 4.4)
+        axes, rug = figure.subplots(2, 1, sharex=True, height_ratios=[12, len(frames)])
+        for index, (name, density) in enumerate(densities.items()):
+            colour = COLOURS[index % len(COLOURS)]
+            shown = np.where(density > floor, density, np.nan)
+            axes.plot(grid, shown, color=colour, linestyle=DASHES[index % len(DASHES)], label=name)
+            rug.vlines(frames[name]["node"], index + 0.1, index + 0.9, color=colour, linewidth=0.8)
+        if single is not None:
+            _mark_single_eigenvalue(axes, height)
+        axes.set_yscale("log")
+        axes.set_ylim(floor, top * 4)
+        axes.set_ylabel("density (share per unit of eigenvalue)")
+        axes.set_title(f"{title}\nkernel width {width:.2g}")
+        rug.set_ylim(len(frames), 0)
+        rug.set_yticks(np.arange(len(frames)) + 0.5, list(frames), fontsize=8)
+        rug.tick_params(axis="y", length=0)
+        rug.set_xlabel(f"eigenvalue ({unit} per squared unit of weight)")
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def _converged(rows: pd.DataFrame) -> list[bool]:
+    return [bool(value) for value in rows["converged"]] if "converged" in rows else [True] * len(rows)
+
+
+def _bar(axes: Axes, y: float, value: float, height: float, index: int, converged: bool) -> None:
+    """Draw a bar; an empty dashed one where the solver did not converge."""
+    style = bar_style(index) if converged else bar_style(index, color="white", linestyle="--")
+    axes.barh(y, value, height, **style)
+
+
+def _annotate_bar(axes: Axes, value: float, y: float, text: str, converged: bool) -> None:
+    text = text if converged else f"{text}, not converged"
+    axes.annotate(
+        text, (value, y), xytext=(5, 0), textcoords="offset points", va="center", fontsize=9, annotation_clip=False
+    )
+
+
+def _mark_single_eigenvalue(axes: Axes, height: float, **style: Any) -> None:
+    axes.axhline(height, color="black", linestyle="--", linewidth=0.9)
+    axes.annotate(
+        "height of a single eigenvalue",
+        (1, height),
+        xycoords=("axes fraction", "data"),
+        xytext=(-2, 3),
+        textcoords="offset points",
+        ha="right",
+        fontsize=8,
+        **style,
+    )
+
+
+def _with_deviation(mean: float, deviation: float) -> str:
+    """Write a mean with as many decimals as two digits of its deviation have."""
+    if not deviation > 0:
+        return f"{mean:.3g}"
+    decimals = max(0, 1 - math.floor(math.log10(deviation)))
+    return f"{mean:.{decimals}f} ± {deviation:.{decimals}f}"
+
+
+def _fit_annotations(axes: Axes, values: np.ndarray) -> None:
+    """Start at 0 where nothing is negative, and widen the axis for the longest number beside a bar."""
+    left, right = axes.get_xlim()
+    longest = max(len(note.get_text()) for note in axes.texts)
+    axes.set_xlim(min(left, 0.0) if values.min() < 0 else 0.0, right + 0.025 * longest * (right - left))
+    if values.min() < 0:
+        axes.axvline(0, color="black", linewidth=0.8)
+
+
+def _short_layer(name: str) -> str:
+    """Shorten `bert.encoder.layer.3` to `layer 3`; leave other names."""
+    number = re.search(r"(\d+)$", name)
+    return f"layer {number.group(1)}" if number else name

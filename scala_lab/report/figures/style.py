@@ -1,0 +1,119 @@
+"""The look that all figures share, readable in print, in grey and by the colour-blind; saving figures.
+
+Models never differ in colour alone: lines differ in dash and marker, bars in hatch, colours in lightness. Surfaces use
+cividis, whose lightness grows with the value.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scala_lab.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0b2f66", "#d1660a", "#5c8a3a", "#a83279", "#7a7f85", "#3aa0c9")
+"""Of lines; colours of similar lightness differ in dash and marker."""
+DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 3)))
+MARKERS = ("o", "s", "^", "D", "v", "P")
+FILLS = ("#35507c", "#e0ad7d", "#f2f2f2", "#8d9a86", "#c6d5e8", "#6b6b6b")
+HATCHES = ("", "///", "...", "\\\\\\", "xx", "++")
+COLOURMAP = "cividis"
+BAD = "#d9d9d9"
+"""Where a surface has no finite value."""
+
+SETTINGS: dict[Any, Any] = {
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.labelsize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": False,
+    "grid.color": "#cccccc",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+    "hatch.linewidth": 0.7,
+    "lines.linewidth": 1.6,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "scala-lab",
+    "figure.facecolor": "white",
+}
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Apply the shared settings while a figure is drawn or saved, then restore the user's own."""
+    import matplotlib
+
+    with matplotlib.rc_context(SETTINGS):
+        yield
+
+
+def require_columns(frame: pd.DataFrame, *columns: str) -> None:
+    """Refuse a table that is empty or lacks a column that the figure needs."""
+    for column in columns:
+        if column not in frame:
+            raise UserError(f"the figure's table needs a column {column}: it has {', '.join(map(str, frame.columns))}")
+    if frame.empty:
+        raise UserError("the figure's table has no rows")
+
+
+def line_style(index: int, **changes: Any) -> dict[str, Any]:
+    """Return colour, dash and marker of the index-th line of a figure."""
+    return {
+        "color": COLOURS[index % len(COLOURS)],
+        "linestyle": DASHES[index % len(DASHES)],
+        "marker": MARKERS[index % len(MARKERS)],
+        "markerfacecolor": "white",
+        **changes,
+    }
+
+
+def bar_style(index: int, **changes: Any) -> dict[str, Any]:
+    """Return fill, hatch and edge of the index-th kind of bar of a figure."""
+    fill, hatch = FILLS[index % len(FILLS)], HATCHES[index % len(HATCHES)]
+    return {"color": fill, "hatch": hatch, "edgecolor": "black", "linewidth": 0.8, **changes}
+
+
+def label_rows(axes: Axes, labels: list[str]) -> None:
+    """Write a label beside each row of horizontal bars, the first row on top, over a grid of vertical lines."""
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x")
+    axes.set_axisbelow(True)
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure, size in inches, that needs no window and is not registered with pyplot."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained", dpi=150)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def figure_files(figure: Figure) -> dict[str, bytes]:
+    """Render a PNG for screens and an SVG for print, by ending; no date, so that equal figures give equal bytes."""
+    png, svg = io.BytesIO(), io.BytesIO()
+    with styled():
+        figure.savefig(png, format="png", dpi=160, bbox_inches="tight", metadata={"Software": None})
+        figure.savefig(svg, format="svg", bbox_inches="tight", metadata={"Date": None})
+    return {".png": png.getvalue(), ".svg": svg.getvalue()}
+
+
+def save_figure(figure: Figure, stem: Path) -> None:
+    """Write `stem`.png and `stem`.svg."""
+    for ending, content in figure_files(figure).items():
+        stem.with_name(stem.name + ending).write_bytes(content)

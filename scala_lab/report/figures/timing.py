@@ -1,0 +1,131 @@
+"""Figures of time: the phases of a step, and time over the number of workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scala_lab.clock import PHASES
+from scala_lab.report.figures.style import (
+    FILLS,
+    HATCHES,
+    bar_style,
+    label_rows,
+    line_style,
+    new_figure,
+    require_columns,
+    styled,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def phase_bars(
+    frame: pd.DataFrame, title: str = "Where the time of a step goes", unit: str = "forward passes"
+) -> Figure:
+    """Draw one stacked bar per method, a part for each phase, the whole step written beside it.
+
+    `frame` has one row per method and phase: method, phase, value (in `unit`).
+    """
+    require_columns(frame, "method", "phase", "value")
+    methods = list(dict.fromkeys(frame["method"]))
+    phases = [phase for phase in PHASES if phase in set(frame["phase"])]
+    fills, hatches = [*FILLS, "#ffffff", "#9db3d1"], [*HATCHES, "ooo", "--"]
+    with styled():
+        figure = new_figure(7.2, 1.9 + 0.55 * len(methods))
+        axes = figure.subplots()
+        left = np.zeros(len(methods))
+        for phase in phases:
+            index = PHASES.index(phase)
+            rows = frame[frame["phase"] == phase].set_index("method")["value"]
+            widths = np.array([float(rows.get(method, 0.0)) for method in methods])
+            style = bar_style(0, color=fills[index % len(fills)], hatch=hatches[index % len(hatches)])
+            axes.barh(np.arange(len(methods)), widths, 0.62, left=left, label=phase, **style)
+            left += widths
+        for row, whole in enumerate(left):
+            axes.annotate(f"{whole:.2f}", (whole, row), xytext=(5, 0), textcoords="offset points", va="center")
+        label_rows(axes, methods)
+        axes.set_xlim(0, 1.1 * left.max())
+        axes.set_xlabel(f"time of a step ({unit})")
+        axes.set_title(title)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return figure
+
+
+def exchange_bars(frame: pd.DataFrame, title: str = "What communication adds to a step") -> Figure:
+    """Draw one bar per setup, in percent of the step: computing, and communication not hidden behind it.
+
+    `frame` has one row per setup: label, computing, exposed, both in the same unit.
+    """
+    require_columns(frame, "label", "computing", "exposed")
+    whole = (frame["computing"] + frame["exposed"]).to_numpy()
+    with styled():
+        figure = new_figure(7.2, 1.7 + 0.42 * len(frame))
+        axes = figure.subplots()
+        left = np.zeros(len(frame))
+        for index, (name, label) in enumerate((("computing", "computing"), ("exposed", "exposed communication"))):
+            widths = 100 * frame[name].to_numpy() / whole
+            axes.barh(np.arange(len(frame)), widths, 0.62, left=left, label=label, **bar_style(index))
+            left += widths
+        for row, share in enumerate(100 * frame["exposed"].to_numpy() / whole):
+            axes.annotate(f"{share:.0f}%", (100, row), xytext=(5, 0), textcoords="offset points", va="center")
+        label_rows(axes, list(frame["label"]))
+        axes.set_xlim(0, 112)
+        axes.set_xticks(range(0, 101, 20))
+        axes.set_xlabel("share of a step (%)")
+        axes.set_title(title)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    return figure
+
+
+def worker_lines(
+    frame: pd.DataFrame, title: str, y_label: str = "seconds per epoch", x_label: str = "workers"
+) -> Figure:
+    """Draw time over the number of workers on logarithmic scales, with a thin line of perfect scaling for each.
+
+    `frame` has one row per label and number of workers: label, workers, value, and optionally low, high.
+    """
+    require_columns(frame, "label", "workers", "value")
+    with styled():
+        from matplotlib.lines import Line2D
+
+        figure = new_figure(6.4, 4.6)
+        axes = figure.subplots()
+        for index, label in enumerate(dict.fromkeys(frame["label"])):
+            line = frame[frame["label"] == label].sort_values("workers")
+            style = line_style(index)
+            colour = style["color"]
+            axes.plot(line["workers"], line["value"], label=label, **style)
+            if {"low", "high"} <= set(line):
+                axes.fill_between(line["workers"], line["low"], line["high"], color=colour, alpha=0.15, linewidth=0)
+            perfect = line["value"].iloc[0] * line["workers"].iloc[0] / line["workers"]
+            axes.plot(line["workers"], perfect, color=colour, linewidth=0.7, linestyle=":")
+        counts = sorted(set(frame["workers"]))
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xticks(counts, [f"{count:g}" for count in counts])
+        axes.minorticks_off()
+        _plain_ticks(axes)
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(y_label)
+        axes.grid(axis="y")
+        axes.set_title(title)
+        handles, names = axes.get_legend_handles_labels()
+        handles.append(Line2D([], [], color="black", linewidth=0.7, linestyle=":"))
+        figure.legend(handles, [*names, "perfect scaling"], loc="outside lower center", ncols=2)
+    return figure
+
+
+def _plain_ticks(axes: Axes) -> None:
+    """Put ticks at 1, 2, 5 of each decade, or at all digits where those are few, as numbers and not as powers."""
+    low, high = axes.get_ylim()
+    powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    for digits in ((1, 2, 5), range(1, 10)):
+        ticks = [digit * 10.0**power for power in powers for digit in digits if low <= digit * 10.0**power <= high]
+        if len(ticks) >= 3:
+            break
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])

@@ -1,0 +1,113 @@
+"""Cells of a study: each is a training run or a measurement, with the labels of its row in the study's table."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from scala_lab.config import RunSpec
+from scala_lab.errors import UserError
+
+if TYPE_CHECKING:
+    from scala_lab.training.run_dir import RunResult
+
+MEASUREMENT_VERSION = 1
+"""Part of every measurement's id: raised when the same measurement would give another result than before."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Something computed from trained runs or from settings alone: the curvature of a checkpoint, a timing.
+
+    Like a run it is computed once and stored under the hash of all that determines it.
+
+    Attributes:
+        function: Takes the runs and the settings, and returns a flat dict of JSON values: numbers, texts, lists of
+            numbers. It is defined at the top level of a module, so that other processes can import it.
+        of: The runs it measures; they are trained first.
+        settings: Keyword arguments of the function, plain values.
+        alone: Whether nothing else may run at the same time, because time is measured.
+    """
+
+    function: Callable[..., dict[str, Any]]
+    of: tuple[RunSpec, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    alone: bool = False
+
+    def __post_init__(self) -> None:
+        if "<" in self.path:
+            raise UserError(f"measurement {self.path} stands inside another function: other processes cannot import it")
+
+    @property
+    def path(self) -> str:
+        """The import path of the function, `module:name`."""
+        return f"{self.function.__module__}:{self.function.__qualname__}"
+
+    @functools.cached_property
+    def id(self) -> str:
+        """Hash of all that determines the result."""
+        parts = [MEASUREMENT_VERSION, self.path, [spec.run_id for spec in self.of], dict(self.settings)]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True, allow_nan=False).encode()).hexdigest()[:12]
+
+    @property
+    def name(self) -> str:
+        """A short name for people; a function that is only called `measure` goes by its module."""
+        module, name = self.path.split(":")
+        stem = module.rpartition(".")[2] if name == "measure" else name
+        return "-".join([stem.replace("_", "-"), *(spec.recipe.method for spec in self.of[:1]), self.id[:8]])
+
+    def compute(self, runs: Sequence[RunResult]) -> dict[str, Any]:
+        """Call the function on the trained runs, given in the order of `of`."""
+        return self.function(runs, **self.settings)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for another process."""
+        runs = [spec.to_dict() for spec in self.of]
+        return {"function": self.path, "of": runs, "settings": dict(self.settings), "alone": self.alone}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Measurement:
+        """Rebuild the measurement that `to_json` wrote."""
+        module, _, name = values["function"].partition(":")
+        try:
+            function = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise UserError(f"measurement {values['function']!r} cannot be found: {error}") from None
+        return cls(function, tuple(map(RunSpec.from_dict, values["of"])), values["settings"], values["alone"])
+
+
+WorkItem = RunSpec | Measurement
+"""A piece of work with an id: a run to train or a measurement to take."""
+
+
+def key_of(item: WorkItem) -> str:
+    """The id of a run or a measurement."""
+    return item.id if isinstance(item, Measurement) else item.run_id
+
+
+def runs_alone(item: WorkItem) -> bool:
+    """Whether nothing else may run at the same time."""
+    return isinstance(item, Measurement) and item.alone
+
+
+class Cell:
+    """A run or a measurement, with the labels of its row, one of which should tell repeated cells apart (`seed`)."""
+
+    def __init__(self, item: WorkItem, /, **labels: Any) -> None:
+        self.item = item
+        self.labels: Mapping[str, Any] = labels
+
+    @property
+    def key(self) -> str:
+        """The id of its run or measurement."""
+        return key_of(self.item)
+
+    @property
+    def specs(self) -> tuple[RunSpec, ...]:
+        """The runs that must be trained for this cell."""
+        return self.item.of if isinstance(self.item, Measurement) else (self.item,)

@@ -1,0 +1,148 @@
+"""Estimate the cost of runs and sweeps before they start: steps, forward passes (a backward counts as two) and time."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from scala_lab.config import DataSpec, RunSpec
+from scala_lab.data.sources import published_rows
+from scala_lab.errors import UserError
+from scala_lab.machine import usable_cores
+from scala_lab.methods.cost import passes_per_sample
+from scala_lab.methods.recipes import find_recipe
+from scala_lab.sweep.cells import Cell, Measurement, WorkItem
+from scala_lab.sweep.store import RunStore, unique_items
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The work of a run: optimizer steps, forward passes of one row in training, and rows evaluated in all epochs."""
+
+    steps: int
+    forward_passes: float
+    evaluations: int
+
+
+def plan(spec: RunSpec) -> Plan:
+    """Compute the work of a run from the published sizes of its task."""
+    spec = spec.resolved()
+    rows, eval_rows = _count_rows(spec.data)
+    batch_size = spec.batches.batch_size
+    steps_per_epoch = math.ceil(rows / batch_size)
+    steps = spec.optim.epochs * steps_per_epoch
+    if spec.optim.max_steps is not None:
+        steps = min(steps, spec.optim.max_steps)
+
+    def rows_seen(steps: int) -> int:
+        epochs, rest = divmod(steps, steps_per_epoch)
+        return epochs * rows + rest * batch_size  # the last batch of an epoch may be smaller
+
+    delay = 0.0  # FreeLB and R-Drop cost the same from the first step on
+    if find_recipe(spec.recipe.method).step == "scala":
+        delay = math.inf if spec.recipe.lambda_ == 0 else spec.recipe.delay or 0.0
+    before_noise = rows_seen(math.ceil(min(steps, delay * steps_per_epoch)))
+    plain, noisy = passes_per_sample(spec)
+    forward_passes = plain * before_noise + noisy * (rows_seen(steps) - before_noise)
+    return Plan(steps, forward_passes, math.ceil(steps / steps_per_epoch) * eval_rows + spec.data.heldout_samples)
+
+
+def _count_rows(data: DataSpec) -> tuple[int, int]:
+    """Count train and evaluation rows of a run by the published sizes; a file of the user's own is read."""
+    rows = published_rows(data.task)
+    if rows is None:
+        from scala_lab.data.sources import load_task
+
+        loaded = load_task(data)
+        rows = len(loaded.train), sum(map(len, loaded.evals.values()))
+    splits = 2 if data.task == "mnli" else 1
+    train = rows[0] - data.heldout_samples if data.train_samples is None else data.train_samples
+    return train, rows[1] if data.eval_samples is None else data.eval_samples * splits
+
+
+def expected_cost(item: WorkItem) -> float:
+    """Return a run's forward passes, evaluation included, to order runs by; 0 where it is unknown beforehand."""
+    if isinstance(item, Measurement):
+        return 0.0
+    try:
+        work = plan(item)
+    except UserError:  # its data cannot be read: the run itself will say so
+        return 0.0
+    return work.forward_passes + work.evaluations
+
+
+@dataclass(frozen=True)
+class SweepEstimate:
+    """The work of a sweep: different runs and measurements, the steps and forward passes of all runs, and the time.
+
+    `seconds` is None where the time cannot be estimated; `notes` say why, or what the time leaves out.
+    """
+
+    runs: int
+    measurements: int
+    steps: int
+    forward_passes: float
+    seconds: float | None
+    notes: list[str]
+
+
+def estimate(cells: Iterable[Cell], store: RunStore, processes: int | None = None) -> SweepEstimate:
+    """Estimate the work of all cells and of the runs they need, each counted once, whether it is done or not.
+
+    The time of runs is measured in a second of training for each kind of run, the time of measurements is that of
+    others by the same function in the store. `processes` is that of `LocalPool`.
+    """
+    items = unique_items(cells).values()
+    plans = {spec: plan(spec) for spec in (item.resolved() for item in items if isinstance(item, RunSpec))}
+    measurements = [item for item in items if isinstance(item, Measurement)]
+    steps = sum(work.steps for work in plans.values())
+    forward_passes = sum(work.forward_passes for work in plans.values())
+    seconds, notes = _seconds(plans, measurements, store, processes)
+    return SweepEstimate(len(plans), len(measurements), steps, forward_passes, seconds, notes)
+
+
+def _seconds(
+    plans: Mapping[RunSpec, Plan], measurements: Sequence[Measurement], store: RunStore, processes: int | None
+) -> tuple[float | None, list[str]]:
+    """Return the seconds that a pool on this machine takes, and notes about them."""
+    cores, seconds = usable_cores(), 0.0
+    try:
+        for spec, work in plans.items():
+            used = min(cores, spec.machine.workers * (spec.machine.threads or 1))
+            seconds += run_seconds(spec, work) * (1 / processes if processes else used / cores)
+    except UserError as error:
+        return None, [f"the time is not estimated: {error}"]
+    known = _mean_seconds(store)
+    for measurement in measurements:
+        seconds += known.get(measurement.path, 0.0) / (1 if measurement.alone else processes or cores)
+    unknown = Counter(measurement.path for measurement in measurements if measurement.path not in known)
+    return seconds, [
+        f"the time leaves out {count} measurements by {function}, of which none was taken here before"
+        for function, count in sorted(unknown.items())
+    ]
+
+
+def run_seconds(spec: RunSpec, work: Plan) -> float:
+    """Estimate the seconds of a run that has this machine to itself.
+
+    Raises:
+        UserError: The model or the data is not available, or the run is for a device that this machine lacks.
+    """
+    from scala_lab.timing.speed import mean_tokens, measure_speed
+
+    speed = measure_speed(spec)
+    passes = (work.forward_passes + work.evaluations) / spec.machine.workers
+    return speed.start + passes * mean_tokens(spec) * speed.per_token + work.steps * speed.per_update
+
+
+def _mean_seconds(store: RunStore) -> dict[str, float]:
+    """Return the mean seconds of the measurements in the store by function."""
+    times: dict[str, list[float]] = defaultdict(list)
+    for file in store.root.glob("measurements/*.json"):
+        record = json.loads(file.read_bytes())
+        if record["status"] == "finished":
+            times[record["function"]].append(record["seconds"])
+    return {function: sum(seconds) / len(seconds) for function, seconds in times.items()}

@@ -1,0 +1,289 @@
+"""SLURM: a cluster as the executor of a sweep, and the script of one training run over several nodes.
+
+Sweeps send array jobs through submitit. Their store must be on a file system that all hosts share: results are in the
+store, submitit only tells that a job is done. A job that reaches its time limit is queued again and continues from
+the run's saved state.
+
+A run over several nodes has one torchrun per node, started by srun from the job's first node, where its workers meet.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scala_lab.config import RunSpec
+from scala_lab.errors import UserError
+from scala_lab.sweep.cells import Measurement
+from scala_lab.sweep.work import STDERR_CHARACTERS, Ending, Executor, Job, Outcome, carry_out, child_pythonpath
+
+if TYPE_CHECKING:
+    import submitit
+
+GONE_SECONDS = 10.0
+"""How long a job may be out of the queue before its result, which other hosts may see late, is given up."""
+
+READ_TIMEOUT = 600
+"""Seconds that a node waits for the first one, which may start later, or load its packages more slowly."""
+
+
+@dataclass(frozen=True)
+class SlurmOptions:
+    """Flags of jobs on a SLURM cluster."""
+
+    partition: str | None = None
+    """slurm: the partition; default the cluster's own."""
+    minutes: int = 24 * 60
+    """slurm: time limit of a job; one that reaches it goes on in a new job."""
+    workers_per_node: int = 8
+    """slurm: most workers of a run on one node."""
+    memory_gb: float | None = None
+    """slurm: memory of a job per node; default the cluster's own."""
+    sbatch: tuple[str, ...] = ()
+    """slurm: further settings, as in --sbatch account=lab qos=long."""
+    setup: tuple[str, ...] = ()
+    """slurm: shell lines to run before a job, as in --setup 'module load cuda'."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a job with one task per node requests: nodes, and the cores and GPUs of each."""
+
+    nodes: int
+    cpus: int
+    gpus: int
+    exclusive: bool = False
+
+    def parameters(self) -> dict[str, int]:
+        """Return options of sbatch by name, as submitit spells them."""
+        optional = {"gpus_per_node": self.gpus, "exclusive": self.exclusive}
+        required = {"nodes": self.nodes, "ntasks_per_node": 1, "cpus_per_task": self.cpus}
+        return required | {name: value for name, value in optional.items() if value}
+
+
+def torchrun_command(
+    resources: Resources, workers: int, endpoint: str, job_id: str, *options: str
+) -> tuple[list[str], list[str]]:
+    """Return the srun that starts a task on each node of a job, and the torchrun that starts `workers` in each task.
+
+    All workers meet at `endpoint`, a `host:port` of the job's first node; `options` are further ones of torchrun.
+    """
+    tasks = [f"--nodes={resources.nodes}", f"--ntasks={resources.nodes}", f"--cpus-per-task={resources.cpus}"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={resources.nodes}"]
+    rendezvous = ["--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", f"--rdzv-id={job_id}"]
+    return ["srun", *tasks, "--kill-on-bad-exit=1"], [*torchrun, f"--nproc-per-node={workers}", *options, *rendezvous]
+
+
+def sbatch_script(
+    train: list[str], resources: Resources, workers: int, restarts: int, options: list[str], setup: Sequence[str]
+) -> str:
+    """Return a script for sbatch that trains over several nodes and survives the loss of a worker or a node.
+
+    `train` are arguments of `scala-lab train`, `workers` is their number on each node, `options` are further ones of
+    sbatch (`time=24:00:00`), and `setup` are shell lines to run before the training.
+    """
+    requested = [f"{name.replace('_', '-')}={value}" for name, value in resources.parameters().items()]
+    headers = ["job-name=scala-lab", *requested, "output=scala-lab-%j.log", "open-mode=append", *options]
+    header_lines = "\n".join(f"#SBATCH --{header}" for header in headers)
+    setup_lines = "".join(f"{line}\n" for line in setup)
+    limits = [f"--max-restarts={restarts}", f"--rdzv-conf=read_timeout={READ_TIMEOUT}"]
+    srun, torchrun = torchrun_command(resources, workers, '"$meeting_point"', '"$SLURM_JOB_ID"', *limits)
+    return f"""\
+#!/bin/bash
+# One task per node: a torchrun, which starts the node's workers.
+{header_lines}
+# After the loss of a node the job is queued again and goes on from the run's last saved state.
+#SBATCH --requeue
+
+set -euo pipefail
+{setup_lines}
+# Rendezvous: this script runs on the job's first node, where all workers meet, at a port of the job's own,
+# below those that the system gives to whoever asks for any.
+meeting_point="$(hostname):$((20000 + SLURM_JOB_ID % 12000))"
+
+# Elastic restart: when a worker dies, every torchrun stops its workers, all meet again and --resume goes on,
+# up to {restarts} times. The number of workers stays what it is: it is part of the run.
+# Each meeting gets a store of its own: in a shared one, workers that meet again can find the addresses of
+# those that are gone, and wait for them.
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+{shlex.join(srun)} \\
+  {shlex.quote(torchrun[0])} {" ".join(torchrun[1:])} \\
+  -m scala_lab train {shlex.join(train)}
+"""
+
+
+def train_over_nodes(spec: RunSpec, out: Path, *, resources: Resources, **options: Any) -> None:
+    """Train a run from the first node of this SLURM job, with one torchrun on each node."""
+    from scala_lab.training.distributed import find_fault, raise_failure, reserved_port
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".errors-", dir=out.parent) as errors, reserved_port("") as port:
+        endpoint = f"{socket.gethostname()}:{port.getsockname()[1]}"
+        workers = spec.machine.workers // resources.nodes
+        srun, torchrun = torchrun_command(resources, workers, endpoint, os.environ["SLURM_JOB_ID"])
+        job = {"spec": spec.to_dict(), "out": str(out), "options": options, "errors": errors}
+        command = [*srun, *torchrun, "-m", "scala_lab.training.worker", json.dumps(job)]
+        ended = subprocess.run(command, check=False)
+        if ended.returncode != 0:
+            raise_failure(find_fault(Path(errors), spec.machine.workers, {}, ended.returncode), out)
+
+
+@dataclass(frozen=True)
+class ClusterWork:
+    """The function that submitit calls on the first node of a job."""
+
+    resources: Resources
+
+    def __call__(self, values: dict[str, Any]) -> Outcome:
+        """Carry out a job; srun starts only after the run is locked, so that no node waits for others in vain."""
+        train = partial(train_over_nodes, resources=self.resources) if self.resources.nodes > 1 else None
+        return carry_out(Job.from_json(values), train)
+
+    def checkpoint(self, values: dict[str, Any]) -> Any:
+        """Return what submitit queues again when the time is up: the same, since the run's state is on disk."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self, values)
+
+
+class SlurmCluster(Executor):
+    """Jobs on a SLURM cluster, of which up to `max_jobs` of an array run side by side."""
+
+    def __init__(self, options: SlurmOptions, max_jobs: int | None = None, poll_seconds: float = 5.0) -> None:
+        self.options, self.max_jobs, self.poll_seconds = options, max_jobs or 256, poll_seconds
+        self._settings = dict(map(_parse_setting, options.sbatch))
+        if importlib.util.find_spec("submitit") is None:
+            raise UserError("sweeps on a cluster need the package submitit: pip install 'scala-lab[cluster]'")
+        if shutil.which("sbatch") is None:
+            raise UserError("this machine has no sbatch: start the sweep on a host of the SLURM cluster")
+        self._submitted: dict[str, tuple[Job, submitit.Job[Outcome]]] = {}
+        self._states: dict[str, str] = {}
+        self._gone_since: dict[str, float] = {}
+
+    def __exit__(self, *_: object) -> None:
+        if self._submitted:
+            subprocess.run(["scancel", *(handle.job_id for _, handle in self._submitted.values())], check=False)
+            self._submitted.clear()
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Submit an array for each group of jobs with equal resources."""
+        groups: dict[Resources, list[Job]] = {}
+        for job in jobs:
+            groups.setdefault(self._resources(job), []).append(job)
+        for resources, group in groups.items():
+            executor = self._executor(resources, group[0].store)
+            try:
+                with executor.batch():
+                    handles = [executor.submit(ClusterWork(resources), job.to_json()) for job in group]
+            except Exception as error:  # submitit passes on whatever sbatch says as an exception of its own
+                said = (str(error).strip() or type(error).__name__).splitlines()
+                raise UserError(f"sbatch does not take the jobs: {said[-1]}") from error
+            # submitit reads the result of the first task, however many nodes there are
+            self._submitted |= {job.key: (job, handle.task(0)) for job, handle in zip(group, handles, strict=True)}
+
+    def endings(self, seconds: float) -> list[Ending]:
+        """Sleep until the next poll, then return the jobs that ended."""
+        time.sleep(max(seconds, self.poll_seconds) if self._submitted else seconds)
+        states = self._read_queue() if self._submitted else None
+        if states is None:
+            return []
+        self._states = states
+        endings = [self._ending(job, handle) for job, handle in self._submitted.values()]
+        ended = [ending for ending in endings if ending is not None]
+        for ending in ended:
+            del self._submitted[ending.key]
+            self._gone_since.pop(ending.key, None)
+        return ended
+
+    def running(self) -> list[Job]:
+        """Return the jobs that ran when the queue was last read."""
+        return [job for job, handle in self._submitted.values() if self._states.get(handle.job_id) == "RUNNING"]
+
+    def at_once(self) -> float:
+        """Return how many jobs run."""
+        return max(1, len(self.running()))
+
+    def _resources(self, job: Job) -> Resources:
+        if isinstance(job.item, Measurement):
+            return Resources(1, job.cores, 0, job.item.alone)
+        machine = job.item.machine
+        nodes = math.ceil(machine.workers / self.options.workers_per_node)
+        if machine.workers % nodes:
+            raise UserError(
+                f"{machine.workers} workers cannot be dealt evenly to {nodes} nodes: choose another workers_per_node"
+            )
+        workers = machine.workers // nodes
+        return Resources(nodes, workers * (machine.threads or 1), workers if machine.device == "cuda" else 0)
+
+    def _executor(self, resources: Resources, store: Path) -> submitit.SlurmExecutor:
+        import submitit
+
+        memory = self.options.memory_gb
+        optional = {
+            "partition": self.options.partition,
+            "mem": None if memory is None else f"{math.ceil(memory * 1024)}MB",
+            "additional_parameters": self._settings or None,
+        }
+        executor = submitit.SlurmExecutor(store / "slurm")
+        executor.update_parameters(
+            job_name="scala-lab",
+            time=self.options.minutes,
+            array_parallelism=self.max_jobs,
+            setup=[f"export PYTHONPATH={child_pythonpath()!r}", *self.options.setup],
+            srun_args=[f"--cpus-per-task={resources.cpus}"],  # which srun no longer takes from sbatch
+            use_srun=resources.nodes == 1,  # else the job's one process starts srun itself, when it has the lock
+            **resources.parameters(),
+            **{name: value for name, value in optional.items() if value is not None},
+        )
+        return executor
+
+    def _read_queue(self) -> dict[str, str] | None:
+        """Return the states of this user's jobs by id, or None while SLURM does not answer."""
+        answer = subprocess.run(
+            ["squeue", "--me", "--array", "--noheader", "--format=%i %T"], capture_output=True, text=True, check=False
+        )
+        if answer.returncode != 0:
+            return None
+        return dict(line.split() for line in answer.stdout.splitlines() if len(line.split()) == 2)
+
+    def _ending(self, job: Job, handle: submitit.Job[Outcome]) -> Ending | None:
+        import submitit
+
+        paths = handle.paths
+        if paths.result_pickle.exists():
+            try:
+                outcome = handle.result()
+            except submitit.core.utils.FailedJobError as error:
+                return Ending(job.key, "died", detail=str(error)[-STDERR_CHARACTERS:])
+            for file in (paths.submitted_pickle, paths.result_pickle, paths.stdout, paths.stderr):
+                file.unlink(missing_ok=True)  # logs of jobs that died stay
+            return Ending(job.key, outcome)
+        if handle.job_id in self._states:
+            self._gone_since.pop(job.key, None)
+            return None
+        if time.monotonic() - self._gone_since.setdefault(job.key, time.monotonic()) < GONE_SECONDS:
+            return None
+        said = (handle.stderr() or "")[-STDERR_CHARACTERS:].strip()
+        detail = f"SLURM job {handle.job_id} left the queue without a result" + (f", saying: {said}" if said else "")
+        return Ending(job.key, "died", detail=detail)
+
+
+def _parse_setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise UserError(f"--sbatch takes name=value, not {text!r}")
+    return name, value

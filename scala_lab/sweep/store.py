@@ -1,0 +1,272 @@
+"""The run store: runs and measurements in a folder, each under the hash of what determines it.
+
+`<root>/runs/<name>/` is an ordinary run folder, `<root>/measurements/<id>.json` the record of a measurement, and
+`<root>/locks/<id>` exists while a process works on that run or measurement. Tables and figures are drawn from
+`Records` alone, so a report can be rebuilt from its `runs.jsonl` and `measurements.jsonl` without any checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scala_lab.config import DataSpec, RunSpec
+from scala_lab.errors import UserError
+from scala_lab.files import nan_to_null, write_json, write_text
+from scala_lab.sweep.cells import Cell, Measurement, WorkItem, key_of, runs_alone
+from scala_lab.sweep.lock import host_lock, locked, remove_stale_lock
+
+if TYPE_CHECKING:
+    from scala_lab.training.run_dir import RunResult
+
+RUNS_FILE, MEASUREMENTS_FILE = "runs.jsonl", "measurements.jsonl"
+RUN_FIELDS = (
+    *("id", "name", "status", "error", "spec", "metrics", "best", "noise_start", "learning_rate"),
+    *("steps", "steps_done", "samples", "parameters", "counts", "timing", "environment"),
+)
+"""Entries of a run's record that go into `runs.jsonl`."""
+
+ENDED = ("finished", "diverged", "failed")
+"""Statuses of runs and measurements that need no more work."""
+
+
+@dataclass
+class Records:
+    """Each run's `run_record` and each measurement's `{id, name, function, settings, status, result, error}` by id."""
+
+    runs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    measurements: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def find(self, cell: Cell) -> dict[str, Any] | None:
+        """Return the record of a cell's run or measurement, or None if there is none."""
+        return (self.measurements if isinstance(cell.item, Measurement) else self.runs).get(cell.key)
+
+    def write(self, folder: Path) -> None:
+        """Write both files in the order of ids, so that equal records are equal files."""
+        for name, records in ((RUNS_FILE, self.runs), (MEASUREMENTS_FILE, self.measurements)):
+            lines = [json.dumps(nan_to_null(records[key]), allow_nan=False) + "\n" for key in sorted(records)]
+            write_text(folder / name, "".join(lines))
+
+    @classmethod
+    def read(cls, folder: Path) -> Records:
+        """Read what `write` wrote."""
+        return cls(*(_read_lines(folder / name) for name in (RUNS_FILE, MEASUREMENTS_FILE)))
+
+
+def _read_lines(file: Path) -> dict[str, dict[str, Any]]:
+    try:
+        records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        return {record["id"]: record for record in records}
+    except FileNotFoundError:
+        raise UserError(f"{file.parent} holds no report: {file.name} is missing") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{file} is damaged ({error})") from None
+
+
+def run_record(result: RunResult) -> dict[str, Any]:
+    """Return what a report keeps of a run: parts of its record, and the evaluation after each epoch.
+
+    The command line is left out: the spec says what was run, and a published report should show nobody's paths.
+    """
+    record = {name: result.record[name] for name in RUN_FIELDS if name in result.record}
+    if "environment" in record:
+        record["environment"] = {name: value for name, value in record["environment"].items() if name != "command"}
+    log = result.folder / "metrics.jsonl"
+    steps = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.is_file() else []
+    columns = ("epoch", "loss", "divergence")
+    record["epochs"] = [
+        {**{name: step.get(name) for name in columns}, **step["eval"]} for step in steps if "eval" in step
+    ]
+    return record
+
+
+class RunStore:
+    """Runs and measurements in a folder, which is created when something is first written to it."""
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root)
+
+    def run_folder(self, spec: RunSpec) -> Path:
+        """The folder of a spec's run, whether it exists yet or not."""
+        return self.root / "runs" / spec.name
+
+    def measurement_file(self, measurement: Measurement) -> Path:
+        """The file of a measurement's record, whether it exists yet or not."""
+        return self.root / "measurements" / f"{measurement.id}.json"
+
+    def run(self, spec: RunSpec) -> RunResult | None:
+        """Read the run of a spec, whatever its status, or None."""
+        from scala_lab.training.run_dir import read_run
+
+        return read_run(self.run_folder(spec))
+
+    def record(self, item: WorkItem) -> dict[str, Any] | None:
+        """Read the whole record of a run or a measurement, or None."""
+        if isinstance(item, RunSpec):
+            run = self.run(item)
+            return None if run is None else run.record
+        file = self.measurement_file(item)
+        try:
+            record = json.loads(file.read_bytes())
+            if not {"id", "status", "result"} <= set(record):
+                raise ValueError("it lacks id, status or result")
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            raise UserError(f"{file} is damaged ({error}): delete it to measure again") from None
+        return record
+
+    def status(self, item: WorkItem) -> str:
+        """Return missing, running (also when interrupted), finished, diverged or failed."""
+        record = self.record(item)
+        return "missing" if record is None else record["status"]
+
+    def seconds(self, item: WorkItem) -> float | None:
+        """Return how long a run or a measurement took, or None if it did not finish or its record does not say."""
+        record = self.record(item)
+        if record is None or record["status"] != "finished":
+            return None
+        timing = record.get("timing")
+        return record.get("seconds") if timing is None else timing["train_seconds"] + timing["evaluation_seconds"]
+
+    def by_status(self, cells: Iterable[Cell]) -> dict[str, list[WorkItem]]:
+        """Group the items of the cells and the runs they need, each once, by status."""
+        groups: dict[str, list[WorkItem]] = {}
+        for item in unique_items(cells).values():
+            groups.setdefault(self.status(item), []).append(item)
+        return groups
+
+    def records(self, cells: Iterable[Cell]) -> Records:
+        """Read what exists of the cells and of the runs they need."""
+        records = Records()
+        for key, item in unique_items(cells).items():
+            if isinstance(item, RunSpec):
+                if (run := self.run(item)) is not None:
+                    records.runs[key] = run_record(run)
+            elif (record := self.record(item)) is not None:
+                records.measurements[key] = record
+        return records
+
+    def lock(self, item: WorkItem) -> AbstractContextManager[bool]:
+        """Try to lock a run or a measurement for a block; yields whether it was free (see `locked`)."""
+        return locked(self._lock_file(item))
+
+    def remove_stale_lock(self, item: WorkItem) -> bool:
+        """Remove the lock file that a killed process left behind; return whether the item is unlocked now."""
+        return remove_stale_lock(self._lock_file(item))
+
+    def _lock_file(self, item: WorkItem) -> Path:
+        return self.root / "locks" / key_of(item)
+
+    def share_host(self, item: WorkItem) -> AbstractContextManager[None]:
+        """For a block, keep all other work of this store off this host if the item is to run alone, else share it."""
+        return host_lock(self.root / "locks" / "busy", exclusive=runs_alone(item))
+
+    def record_measurement(
+        self,
+        measurement: Measurement,
+        *,
+        result: dict[str, Any] | None = None,
+        error: str | None = None,
+        trace: str | None = None,
+        seconds: float = 0.0,
+    ) -> None:
+        """Record the result of a measurement, which failed if there is none."""
+        record = {
+            "id": measurement.id,
+            "name": measurement.name,
+            "function": measurement.path,
+            "settings": dict(measurement.settings),
+            "of": [spec.run_id for spec in measurement.of],
+            "status": "failed" if result is None else "finished",
+            "result": result or {},
+            "error": error,
+            "seconds": seconds,
+        }
+        write_json(self.measurement_file(measurement), {**record, "traceback": trace} if trace else record)
+
+    def record_failure(self, item: WorkItem, error: str, trace: str | None = None, seconds: float = 0.0) -> None:
+        """Record that a run or a measurement failed, and why."""
+        if isinstance(item, Measurement):
+            self.record_measurement(item, error=error, trace=trace, seconds=seconds)
+            return
+        spec = item.resolved()
+        record = {
+            "id": spec.run_id,
+            "name": spec.name,
+            "spec": spec.to_dict(),
+            "fingerprints": {},
+            "metrics": {},
+            "steps": 0,
+            "steps_done": 0,
+            "skipped_rows": {},
+            **(self.record(item) or {}),
+            "status": "failed",
+            "error": error,
+            **({"traceback": trace} if trace else {}),
+        }
+        write_json(self.run_folder(item) / "run.json", record)
+
+    def forget_failure(self, item: WorkItem) -> None:
+        """Delete the record of what failed, so that it is tried again; a run's saved state stays."""
+        if isinstance(item, Measurement):
+            self.measurement_file(item).unlink(missing_ok=True)
+            return
+        run = self.run(item)
+        if run is not None and not run.record["fingerprints"]:  # it failed before its inputs were known
+            (run.folder / "run.json").unlink()
+
+
+def unique_items(cells: Iterable[Cell]) -> dict[str, WorkItem]:
+    """Return the items of the cells and the runs they need by id, each once, runs before measurements of them."""
+    items: dict[str, WorkItem] = {}
+    for cell in cells:
+        for item in (*cell.specs, cell.item):
+            items.setdefault(key_of(item), item)
+    return items
+
+
+def check_root(root: Path) -> None:
+    """Refuse a store that cannot be written to, before any work is done for it."""
+    existing = next(path for path in (root, *root.parents) if os.path.lexists(path))
+    if not existing.is_dir():
+        raise UserError(f"{existing} is a file: a store of runs is a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"the store {root} cannot be written to: {existing} is read-only")
+
+
+def check_same_inputs(store: RunStore, items: Iterable[WorkItem]) -> None:
+    """Refuse a store whose runs of these specs were trained on other data or another model than those available now.
+
+    A run's id covers the names of its task and model, not their contents. A run that is trained or resumed compares
+    contents by itself; this is for runs that a sweep only reads. Inputs that are absent are not compared, so that
+    reports can be drawn without the data.
+    """
+    fingerprint = cache(_fingerprint)
+    for spec in (item for item in items if isinstance(item, RunSpec)):
+        record = store.record(spec) or {"fingerprints": {}}
+        rows = replace(spec.data, train_samples=None, eval_samples=None, heldout_samples=0, data_seed=0)
+        for name, source in (("data", rows), ("model", spec.encoder.model)):
+            before, current = record["fingerprints"].get(name), fingerprint(source)
+            if None not in (before, current) and before != current:
+                raise UserError(f"{store.run_folder(spec)} holds this run on another {name}: use a new store")
+
+
+def _fingerprint(source: DataSpec | str) -> str | None:
+    """Hash the contents of a task or of the model of this name; None if it cannot be loaded."""
+    from scala_lab.data.sources import load_task
+    from scala_lab.data.tokens import data_fingerprint
+    from scala_lab.models.loading import locate_model, model_fingerprint
+
+    try:
+        if isinstance(source, DataSpec):
+            return data_fingerprint(load_task(source))
+        return model_fingerprint(locate_model(source))
+    except UserError:
+        return None

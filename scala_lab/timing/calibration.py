@@ -1,0 +1,297 @@
+"""The constants of this machine's time model, from about a minute of measuring its pieces.
+
+One worker computes synthetic batches of several shapes, and updates, through the trainer's own step; then as many
+workers as fill the cores compute at once and exchange messages; and workers on two hosts of this machine exchange
+messages over links of given rates, where it can have hosts. What one worker takes alone is measured while the others
+wait, in turns with what all take at once, so that their ratio does not depend on what the machine does over a minute.
+No step of a run is timed, so that runs can tell whether the model is right.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scala_lab.batches import BatchPlan
+from scala_lab.config import RunSpec
+from scala_lab.data.tokens import TokenSplit
+from scala_lab.timing.harness import barrier, time_call, time_in_workers, undisturbed
+from scala_lab.timing.hosts import open_hosts, unsupported_reason
+from scala_lab.timing.model import FREE, Compute, Link, Load, Network, StepModel, fit_compute, fit_link, planned_load
+
+if TYPE_CHECKING:
+    from scala_lab.training.distributed import World
+    from scala_lab.training.run_dir import RunResult
+
+WITHIN = "within a host"
+"""Name of the link class between workers of one host; others go by their rate."""
+PIECE_SECONDS = 5.0
+"""About how long each piece is measured for; there are six, and one for each rate."""
+
+Shape = tuple[int, int, int]
+"""Rows, tokens of the longest row, and maximum rows of a micro-batch."""
+SHAPES = (*((rows, 12, rows) for rows in (2, 8, 32, 64)), (64, 12, 16), (32, 24, 32), (16, 40, 16), (32, 40, 32))
+"""Small and large ones, one that is cut, and longer ones."""
+CROWD = ((8, 12, 8), (32, 12, 32), (16, 40, 16))
+"""Those of them that all workers run at once, to see how much they slow one another down."""
+CACHE_FILLER = CROWD[0]
+"""Runs before every update and message, which a run meets with its caches full of something else."""
+MESSAGES = (1 << 10, 1 << 16, 1 << 20, 1 << 21)
+"""Bytes of the messages beside the gradient itself."""
+MIN_ROUNDS, MAX_ROUNDS = 3, 15
+"""How often a piece is measured."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The measured constants of a `StepModel`.
+
+    `cores` workers fill a host; `links` are `WITHIN` and those between hosts, by rate. Updates have a crowding of their
+    own, because they are bound by memory, which cores share.
+    """
+
+    plain: Compute
+    noise: Compute
+    update: Mapping[str, float]
+    gradient_bytes: float
+    crowding: float
+    update_crowding: float
+    cores: int
+    links: Mapping[str, Link]
+
+    def model(self, link: str = WITHIN, per_host: int | None = None) -> StepModel:
+        """Build a time model for hosts that are joined by a link class.
+
+        On each host are `per_host` workers; default as many as fill this one, or 1 for a link between hosts.
+        """
+        if per_host is None:
+            per_host = self.cores if link == WITHIN else 1
+        network = Network(self.links.get(WITHIN, FREE), self.links.get(link, FREE), per_host)
+        factors = {"crowding": self.crowding, "update_crowding": self.update_crowding}
+        return StepModel(self.plain, self.noise, self.update, self.gradient_bytes, network, **factors)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values and lists, ready for JSON; an infinite bandwidth is None."""
+        links = self.links.values()
+        return {
+            "plain": list(astuple(self.plain)),
+            "noise": list(astuple(self.noise)),
+            "optimizers": list(self.update),
+            "update": list(self.update.values()),
+            **{name: getattr(self, name) for name in ("gradient_bytes", "crowding", "update_crowding", "cores")},
+            "links": list(self.links),
+            "latency": [link.latency for link in links],
+            "bandwidth": [link.bandwidth if math.isfinite(link.bandwidth) else None for link in links],
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Calibration:
+        """The calibration that `to_dict` wrote."""
+        links = zip(values["links"], values["latency"], values["bandwidth"], strict=True)
+        return cls(
+            Compute(*values["plain"]),
+            Compute(*values["noise"]),
+            dict(zip(values["optimizers"], values["update"], strict=True)),
+            values["gradient_bytes"],
+            values["crowding"],
+            values["update_crowding"],
+            int(values["cores"]),
+            {name: Link(latency, math.inf if speed is None else speed) for name, latency, speed in links},
+        )
+
+
+def calibration(runs: Sequence[RunResult], *, rates: Sequence[str], seconds: float, threads: int = 1) -> dict[str, Any]:
+    """Measure the machine for a study, with the spec of its one run, keeping `threads` cores busy; see `calibrate`.
+
+    Links between hosts are left out where this machine cannot have hosts.
+    """
+    return calibrate(runs[0].spec, rates if unsupported_reason() is None else (), seconds).to_dict()
+
+
+def calibrate(spec: RunSpec, rates: Sequence[str] = (), seconds: float = PIECE_SECONDS) -> Calibration:
+    """Measure this machine.
+
+    Args:
+        spec: Model, task (for its head and tokens), threads of a worker, device.
+        rates: Links between two hosts of this machine to measure as well; a UserError where it cannot have hosts.
+        seconds: About how long each piece is measured for.
+    """
+    spec = spec.override(workers=1, max_steps=1).resolved()
+    cores = max(1, _workers_per_host(spec))
+    pieces = time_in_workers(measure_pieces, {"": spec.override(workers=cores)}, {"seconds": seconds})
+    plain, noise = (
+        fit_compute([Load(**load) for load in pieces[kind]["loads"]], pieces[kind]["alone"])
+        for kind in ("plain", "noise")
+    )
+    update = {name: point["alone"][0] for name, point in pieces["updates"].items()}
+    crowding, update_crowding, links = 1.0, 1.0, {}
+    if cores > 1:
+        crowding, update_crowding = _crowding([pieces["crowd"]]), _crowding(pieces["updates"].values())
+        links[WITHIN] = fit_link(pieces["messages"]["bytes"], pieces["messages"]["seconds"], cores)
+    for rate in rates:
+        with open_hosts(2, rate) as hosts:
+            messages = time_in_workers(measure_messages, {"": spec.override(workers=2)}, {"seconds": seconds}, hosts)
+        links[rate] = fit_link(messages["bytes"], messages["seconds"], 2)
+    return Calibration(plain, noise, update, float(pieces["gradient_bytes"]), crowding, update_crowding, cores, links)
+
+
+def _workers_per_host(spec: RunSpec) -> int:
+    """How many workers fill this host: GPUs, or cores over the threads of a worker."""
+    if spec.machine.device == "cuda":
+        import torch
+
+        return torch.cuda.device_count()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    return cores // (spec.machine.threads or 1)
+
+
+def _crowding(timings: Iterable[Mapping[str, list[float]]]) -> float:
+    """Geometric mean of the slow-down when all cores do the same, at least 1."""
+    ratios = [np.log(np.divide(timing["together"], timing["alone"])) for timing in timings]
+    return max(1.0, float(np.exp(np.mean(ratios))))
+
+
+def measure_pieces(specs: Mapping[str, RunSpec], world: World, *, seconds: float) -> dict[str, Any]:
+    """Measure the pieces of a step, each for about so long, as one of the workers; the first one's result is complete.
+
+    Returns:
+        `plain` and `noise`: loads and seconds of one worker's computing `alone`, by shape; `crowd`: for some shapes
+        also those of the slowest of all workers `together`; `updates`: both, by optimizer; `messages`: bytes and
+        seconds of all-reduces; and `gradient_bytes`.
+    """
+    timer = _PieceTimer(specs, world, seconds)
+    pieces: dict[str, Any] = {kind: timer.computing(kind, SHAPES) for kind in ("plain", "noise")}
+    if world.size > 1:
+        pieces["crowd"] = timer.computing("plain", CROWD, together=True)
+    pieces["updates"] = {name: timer.update(name) for name in ("adamw", "lamb")}
+    if world.size > 1:
+        pieces["messages"] = timer.messages()
+    return pieces | {"gradient_bytes": timer.training.gradient.flat.nbytes}
+
+
+def measure_messages(specs: Mapping[str, RunSpec], world: World, *, seconds: float) -> dict[str, list[float]]:
+    """Measure only the messages of `measure_pieces`."""
+    return _PieceTimer(specs, world, seconds).messages()
+
+
+class _PieceTimer:
+    """A trainer that is given synthetic batches."""
+
+    def __init__(self, specs: Mapping[str, RunSpec], world: World, seconds: float) -> None:
+        from scala_lab.methods.base import build_step
+        from scala_lab.training.distributed import World
+        from scala_lab.training.preparation import prepare
+        from scala_lab.training.trainer import Training
+
+        (spec,) = specs.values()
+        self.world, self.seconds = world, seconds
+        self.training = Training(spec, prepare(spec), world)
+        self.training.model.train()
+        self.alone = World(0, 1, world.device)
+        self.training.world = self.alone  # each worker runs the whole synthetic batch
+        self.batches = {shape: _synthetic_batch(self.training.data.train, *shape) for shape in SHAPES}
+        specs = {"plain": RunSpec.of(method="plain"), "noise": RunSpec.of(method="scala", delay=0.0)}
+        recipes = {kind: spec.resolved().recipe for kind, spec in specs.items()}
+        self.steps = {kind: build_step(recipe.method, recipe.options) for kind, recipe in recipes.items()}
+
+    def computing(self, kind: str, shapes: Sequence[Shape], together: bool = False) -> dict[str, list[Any]]:
+        """Loads and seconds of a step's computing by shape; shapes take turns, as batches of a run do."""
+        self.training.step_function = self.steps[kind]
+        plans = [self.batches[shape][0] for shape in shapes]
+        loads = [vars(planned_load(plan, plan.global_batch(0))) for plan in plans]
+        return {"loads": loads, **self._repeat([partial(self._accumulate, shape) for shape in shapes], together)}
+
+    def update(self, optimizer: str) -> dict[str, list[float]]:
+        """Seconds of an update."""
+        from scala_lab.optim.build import build_optimizer
+
+        optim = RunSpec.of(optimizer=optimizer).resolved().optim
+        self.training.spec = replace(self.training.spec, optim=optim)
+        self.training.optimizer = build_optimizer(self.training.model, optim, 1e-6)
+        return self._repeat([lambda: self.training.update(0)], together=True, fill_caches=True)
+
+    def messages(self) -> dict[str, list[float]]:
+        """Bytes and seconds of all-reduces, on the worker that comes last and waits for nobody; empty on others."""
+        import torch
+
+        sizes = (*MESSAGES, self.training.gradient.flat.nbytes)
+        sends = [partial(self.world.all_reduce, torch.zeros(size // 4, device=self.world.device)) for size in sizes]
+        rounds = self._rounds(lambda: [self._attempt(send, fill_caches=True)[0] for send in sends])
+        everyone = self.world.gather(rounds)  # (workers, rounds, sizes)
+        if everyone is None:
+            return {}
+        return {"bytes": list(map(float, sizes)), "seconds": np.median(np.min(everyone, axis=0), axis=0).tolist()}
+
+    def _repeat(
+        self, pieces: list[Callable[[], Any]], together: bool, fill_caches: bool = False
+    ) -> dict[str, list[float]]:
+        """Time pieces in turns; only the first worker has a result.
+
+        Returns:
+            Seconds by piece: of the first worker `alone`, while the others wait; and of the slowest worker, all
+            beginning at once, `together` if that is wanted, else 0.
+        """
+
+        def one_round() -> list[tuple[float, float]]:
+            pairs = []
+            for piece in pieces:
+                attempt = partial(self._attempt, piece, fill_caches)
+                alone = undisturbed(attempt, self.alone) if self.world.leads else 0.0
+                barrier(self.world)
+                crowd = undisturbed(partial(attempt, wait=True), self.world) if together else 0.0
+                barrier(self.world)
+                pairs.append((alone, crowd))
+            return pairs
+
+        everyone = self.world.gather(self._rounds(one_round))
+        if everyone is None:
+            return {}
+        seconds = np.array(everyone)  # (workers, rounds, pieces, 2)
+        alone, slowest = np.median(seconds[0, ..., 0], axis=0), np.median(seconds[..., 1].max(axis=0), axis=0)
+        return {"alone": alone.tolist(), "together": slowest.tolist()}
+
+    def _rounds(self, one_round: Callable[[], list[Any]]) -> list[list[Any]]:
+        """Run as many rounds as fit into the time, after a first one that does not count."""
+        import torch
+
+        began = time.perf_counter()
+        one_round()
+        fitting = round(self.seconds / (time.perf_counter() - began))
+        count = torch.tensor([min(MAX_ROUNDS, max(MIN_ROUNDS, fitting))], device=self.world.device)
+        self.world.broadcast([count])
+        return [one_round() for _ in range(int(count))]
+
+    def _attempt(self, piece: Callable[[], Any], fill_caches: bool, wait: bool = False) -> tuple[float, float]:
+        """Seconds of a piece, all workers beginning at once if they `wait`; and the share lost to other processes."""
+        if fill_caches:
+            self._accumulate(CACHE_FILLER)
+        if wait:
+            barrier(self.world)
+        seconds, idle = time_call(piece, self.world)
+        return seconds, idle / seconds
+
+    def _accumulate(self, shape: Shape) -> None:
+        """Compute the gradient of a synthetic batch."""
+        self.training.plan, split = self.batches[shape]
+        self.training.data = replace(self.training.data, train=split)
+        self.training.accumulate(0)
+
+
+def _synthetic_batch(tokens: TokenSplit, rows: int, longest: int, micro_batch: int) -> tuple[BatchPlan, TokenSplit]:
+    """A batch made of a task's tokens, and a plan that cuts it only where a micro-batch is full.
+
+    The shortest rows are about a third shorter than the longest: batches of a run hardly ever lack padding.
+    """
+    lengths = longest - (np.arange(rows) * 5 // rows) * longest // 15
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    ids = np.resize(tokens.ids, offsets[-1])
+    types = None if tokens.type_ids is None else np.zeros_like(ids)
+    plan = BatchPlan(lengths, rows, micro_batch, part_cost=float(rows * longest))
+    return plan, TokenSplit(ids, offsets, types, np.resize(tokens.labels, rows))

@@ -1,0 +1,316 @@
+"""Time training steps of several methods in turns, in this process or in P workers.
+
+Methods take turns within every step and share its rows, so that what drifts on the machine affects all of them alike
+and their steps can be compared in pairs. Communication is measured, not inferred: several workers run each step with
+the all-reduce and again without it, on the same rows. The trainer overlaps no computing with the all-reduce: the phases
+of a step sum to the step, and what it takes longer than without communication is exposed communication. A worker that
+computes has a core to itself; where other processes took more than `MAX_LOST` of its time, all workers repeat the step.
+
+`phases` and `step_times` are what studies measure; calibrations and cost estimates use the parts. Studies import this
+module to declare their measurements, so torch is imported only where something is timed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from scala_lab.clock import PHASES
+from scala_lab.config import RunSpec
+from scala_lab.files import write_json
+from scala_lab.methods.cost import passes_per_sample
+from scala_lab.timing.hosts import open_hosts, unsupported_reason
+from scala_lab.timing.model import planned_load
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from scala_lab.training.distributed import WorkerLauncher, World
+    from scala_lab.training.run_dir import RunResult
+
+T = TypeVar("T")
+
+STEP = "step"
+"""Stands beside the phases: the whole step."""
+MAX_LOST = 0.03
+"""Share of its time that a worker may lose to other processes before its measurement is repeated."""
+MAX_ATTEMPTS = 4
+"""How often something is measured at most; if every attempt was disturbed, the least disturbed one counts."""
+
+
+def phases(
+    runs: Sequence[RunResult], *, names: Sequence[str], steps: int, warmup: int, threads: int = 1
+) -> dict[str, Any]:
+    """Measure the seconds of each phase of a step in this process, methods in turns, after some steps of warm-up.
+
+    Each run stands for a method, all on the same task and batch size; only its spec is used.
+
+    Returns:
+        `method:phase` as a list over steps for every phase of a method, `method:step` for the whole step, and
+        `cpu_share`: the share of the time in which this process was computing, per thread; well below 1 when other
+        processes kept the machine busy.
+    """
+    wall, cpu = time.perf_counter(), time.process_time()
+    from scala_lab.training.distributed import join_world
+
+    specs = [run.spec.override(max_steps=warmup + steps).resolved() for run in runs]
+    trainings = {name: TimedTraining(spec, join_world(spec)) for name, spec in zip(names, specs, strict=True)}
+    result: dict[str, Any] = {}
+    for step in range(warmup + steps):
+        for name, timed in trainings.items():
+            seconds, _ = timed.attempt(step)
+            if step >= warmup:
+                for phase, value in seconds.items():
+                    result.setdefault(f"{name}:{phase}", []).append(value)
+    result["cpu_share"] = (time.process_time() - cpu) / (time.perf_counter() - wall) / threads
+    return result
+
+
+def step_times(
+    runs: Sequence[RunResult],
+    *,
+    names: Sequence[str],
+    workers: int,
+    steps: int,
+    warmup: int,
+    rate: str | None = None,
+    threads: int = 1,
+) -> dict[str, Any]:
+    """Measure steps with some number of workers, which keep `threads` cores busy; see `time_steps`.
+
+    With a `rate`, the workers are on two hosts of this machine, joined by a link of that rate. Where it cannot have
+    them, the result is only `lack`: the reason.
+    """
+    lack = None if rate is None else unsupported_reason()
+    if lack is not None:
+        return {"lack": lack}
+    short = {"workers": workers, "max_steps": warmup + steps}
+    specs = {name: run.spec.override(**short) for name, run in zip(names, runs, strict=True)}
+    with nullcontext() if rate is None else open_hosts(2, rate) as hosts:
+        return time_in_workers(time_steps, specs, {"steps": steps, "warmup": warmup}, hosts)
+
+
+def time_steps(specs: Mapping[str, RunSpec], world: World, *, steps: int, warmup: int) -> dict[str, Any]:
+    """Time the steps of specs as one of the workers; the first worker's result is complete.
+
+    Tasks follow one another, so that only the models of one task are in memory at a time.
+
+    Returns:
+        Lists over steps, by `name:quantity`: seconds of a `step` and of its phases on the first worker, whose
+        all-reduce is sending and waiting for the slowest worker; of a step `without` communication on the slowest
+        worker; of the `exchange`, the all-reduce on the worker that reaches it last and so waits for nobody; `samples`,
+        `tokens` (without padding) and `flops` over all workers; and `load micro_batches` and so on of the first worker,
+        whose rows are the longest. Also `name:steps_per_epoch`, `gradient_bytes`, the one message of a step, and
+        `matmul_rate`, what all workers together do per second in products of large matrices.
+    """
+    from scala_lab.timing.flops import matmul_rate
+
+    barrier(world)
+    rates = world.gather(matmul_rate(world.device, next(iter(specs.values())).machine.precision))
+    result: dict[str, Any] = {}
+    for data in dict.fromkeys(spec.data for spec in specs.values()):
+        of_task = {name: TimedTraining(spec, world) for name, spec in specs.items() if spec.data == data}
+        result |= _take_turns(of_task, world, steps, warmup)
+    return result | {"matmul_rate": sum(rates or [])}
+
+
+def _take_turns(trainings: Mapping[str, TimedTraining], world: World, steps: int, warmup: int) -> dict[str, Any]:
+    """Time trainings step by step, with and without communication; only the first worker has a result.
+
+    Which of both comes first changes from step to step, so that neither is always the first to meet a shape.
+    """
+    own: dict[str, dict[bool, list[dict[str, float]]]] = {name: {False: [], True: []} for name in trainings}
+    for step in range(warmup + steps):
+        for name, timed in trainings.items():
+            for silent in (False, True) if step % 2 == 0 else (True, False):
+                if world.size > 1 or not silent:
+                    own[name][silent].append(timed.step(step, silent))
+    everyone = world.gather(own)
+    if everyone is None:
+        return {}
+    counted, has_silent = range(warmup, warmup + steps), world.size > 1
+    result: dict[str, Any] = {}
+    for name, timed in trainings.items():
+        first = own[name][False]
+        lists = {
+            STEP: [first[step][STEP] for step in counted],
+            "without": [max(worker[name][has_silent][step][STEP] for worker in everyone) for step in counted],
+            **{phase: [first[step][phase] for step in counted] for phase in first[0]},
+            "exchange": [min(worker[name][False][step]["all-reduce"] for worker in everyone) for step in counted],
+            **timed.work(counted),
+        }
+        result |= {f"{name}:{quantity}": values for quantity, values in lists.items()}
+        result[f"{name}:steps_per_epoch"] = timed.training.plan.steps_per_epoch
+        result["gradient_bytes"] = timed.training.gradient.flat.nbytes
+    return result
+
+
+class TimedTraining:
+    """A spec's trainer whose steps are timed, with communication or without it."""
+
+    def __init__(self, spec: RunSpec, world: World) -> None:
+        from scala_lab.training.preparation import prepare
+        from scala_lab.training.trainer import Training
+
+        self.training = Training(spec, prepare(spec), world)
+        self.training.model.train()
+        self.world, self.silent_world = world, _silent(world)
+
+    def step(self, step: int, silent: bool) -> dict[str, float]:
+        """Run a step until it was undisturbed; returns seconds by phase, and of the whole under `step`."""
+        return undisturbed(lambda: self.attempt(step, silent), self.world)
+
+    def attempt(self, step: int, silent: bool = False) -> tuple[dict[str, float], float]:
+        """Run a step once; returns the seconds, and the share lost to other processes outside of the all-reduce.
+
+        All workers begin together, so that what one of them lost before is not counted as communication.
+        """
+        training = self.training
+        training.world = self.silent_world if silent else self.world
+        barrier(training.world)
+        before = training.clock.totals()
+        whole, idle = time_call(lambda: self._run(step), training.world)
+        after = training.clock.totals()
+        seconds = {phase: after[phase] - before.get(phase, 0.0) for phase in PHASES if phase in after}
+        waited = seconds["all-reduce"]
+        return {**seconds, STEP: whole}, max(0.0, idle - waited) / (whole - waited)
+
+    def _run(self, step: int) -> None:
+        self.training.accumulate(step)
+        with self.training.clock.phase("optimizer"):
+            self.training.update(step)
+
+    def work(self, steps: Sequence[int]) -> dict[str, list[float]]:
+        """Count samples, tokens and operations of steps over all workers, and the load of the first worker."""
+        from scala_lab.timing.flops import forward_flops
+
+        forward, passes = forward_flops(self.training.model), max(passes_per_sample(self.training.spec))
+        plan = self.training.plan
+        batches = [plan.global_batch(step) for step in steps]
+        lengths = [plan.lengths[rows] for rows in batches]
+        loads = [vars(planned_load(plan, rows)) for rows in batches]
+        return {
+            "samples": [float(len(rows)) for rows in batches],
+            "tokens": [float(tokens.sum()) for tokens in lengths],
+            "flops": [passes * forward.of(tokens) for tokens in lengths],
+            **{f"load {name}": [load[name] for load in loads] for name in loads[0]},
+        }
+
+
+def _silent(world: World) -> World:
+    """A world whose workers keep their gradients to themselves; their weights diverge, so they only serve timings."""
+    from scala_lab.training.distributed import World
+
+    class Silent(World):
+        def all_reduce(self, buffer: Tensor) -> None:
+            pass
+
+    return Silent(world.rank, world.size, world.device)
+
+
+def time_call(function: Callable[[], Any], world: World) -> tuple[float, float]:
+    """Seconds of a call, and how many of them this thread did not compute; none on a GPU, where it waits by nature."""
+    synchronize(world)
+    own, started = time.thread_time(), time.perf_counter()
+    function()
+    synchronize(world)
+    seconds = time.perf_counter() - started
+    return seconds, 0.0 if world.device.type == "cuda" else max(0.0, seconds - (time.thread_time() - own))
+
+
+def undisturbed(attempt: Callable[[], tuple[T, float]], world: World) -> T:
+    """Repeat an attempt, on all workers, while any of them lost more than `MAX_LOST` of its time.
+
+    `attempt` returns its result and the share of its time that this worker lost; the least disturbed result counts.
+    """
+    attempts: list[tuple[float, T]] = []
+    while len(attempts) < MAX_ATTEMPTS and not (attempts and attempts[-1][0] <= MAX_LOST):
+        result, lost = attempt()
+        attempts.append((_maximum(lost, world), result))
+    return min(attempts, key=lambda pair: pair[0])[1]
+
+
+def _maximum(value: float, world: World) -> float:
+    """The largest value of all workers, on each of them."""
+    if world.size == 1:
+        return value
+    import torch
+    import torch.distributed as dist
+
+    largest = torch.tensor([value], device=world.device)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return float(largest)
+
+
+def barrier(world: World) -> None:
+    """Wait for all workers, and for what their devices still have to do."""
+    synchronize(world)
+    if world.size > 1:
+        import torch.distributed as dist
+
+        dist.barrier()
+
+
+def synchronize(world: World) -> None:
+    """Wait for what this worker's device still has to do."""
+    if world.device.type == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def time_in_workers(
+    function: Callable[..., Any],
+    specs: Mapping[str, RunSpec],
+    settings: Mapping[str, Any],
+    launcher: WorkerLauncher | None = None,
+) -> Any:
+    """Start workers that all call `function(specs, world, **settings)`; return the first worker's result.
+
+    Args:
+        function: Stands at the top level of a module; takes and returns plain values. It writes no run folder.
+        specs: By name; they share a machine part, which says how many workers there are.
+        settings: Keywords of the function.
+        launcher: Starts the workers; default on this host.
+    """
+    from scala_lab.training.distributed import run_workers
+
+    specs = {name: spec.resolved() for name, spec in specs.items()}
+    job = {"function": [function.__module__, function.__name__], "settings": dict(settings)}
+    job["specs"] = {name: spec.to_dict() for name, spec in specs.items()}
+    with tempfile.TemporaryDirectory(prefix="scala-lab-timing-") as folder:
+        path = Path(folder) / "result.json"
+        machine = next(iter(specs.values())).machine
+        run_workers("scala_lab.timing.harness", {**job, "result": str(path)}, machine, launcher)
+        return json.loads(path.read_text())
+
+
+def _work(job: dict[str, Any]) -> None:
+    """Call the job's function as one of its workers; the first one writes the result."""
+    from scala_lab.training.distributed import join_world
+    from scala_lab.training.precision import matrix_products
+
+    specs = {name: RunSpec.from_dict(spec) for name, spec in job["specs"].items()}
+    first = next(iter(specs.values()))
+    module, name = job["function"]
+    with matrix_products(first.machine.precision):
+        world = join_world(first)
+        try:
+            result = getattr(importlib.import_module(module), name)(specs, world, **job["settings"])
+        finally:
+            world.leave()
+    if world.leads:
+        write_json(Path(job["result"]), result)
+
+
+if __name__ == "__main__":
+    from scala_lab.training.worker import work
+
+    work(sys.argv[1], _work)

@@ -1,0 +1,215 @@
+"""A model of the time of a training step: computing, the optimizer's update and the all-reduce.
+
+    t = crowding * (per_step + per_micro_batch * k + per_row * rows + per_token * tokens + per_square * squares)
+        + update_crowding * update + exchange
+
+for the worker with most to do: its k micro-batches, their rows, tokens with padding, and squared padded lengths
+(attention). Steps with noise have constants of their own; a run is a mixture of both kinds by its delay. The crowdings
+are the factors by which computing and updates slow down when all cores of a host are busy; one worker alone has none.
+`exchange` is the all-reduce less what a backward pass hides of it; this project's trainer hides nothing. Over one link
+class, P members sum n bytes in
+
+    ring:  2 (P - 1) rounds, 2 (P - 1) / P * n bytes through every link
+    tree:  2 ceil(log2 P) rounds, 2 n bytes through every link (partial sums up, their total down)
+
+and a round costs the link's latency. Rings send least, trees need the fewest rounds. Where a run has several hosts,
+each host sums up by itself, hosts exchange the sums, and each shares the total among its workers. Constants come from
+a calibration (calibration.py) or from the times that the paper reports (paper_times.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import Literal
+
+import numpy as np
+
+from scala_lab.batches import BatchPlan
+
+Algorithm = Literal["ring", "tree", "best"]
+BACKWARD = 2 / 3
+"""Share of a plain step's computing that is its backward pass, behind which communication can hide."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one worker computes in a step: tokens count with padding, squares are squared padded lengths over rows."""
+
+    micro_batches: float
+    rows: float
+    tokens: float
+    squares: float = 0.0
+
+
+def even_load(batch_size: int, workers: int, micro_batch: int, length: float) -> Load:
+    """The load of the busiest worker when rows of one length are dealt evenly."""
+    rows = math.ceil(batch_size / workers)
+    return Load(math.ceil(rows / micro_batch), rows, rows * length, rows * length**2)
+
+
+def planned_load(plan: BatchPlan, global_batch: np.ndarray, rank: int = 0) -> Load:
+    """The load that a plan gives a worker; the first one has most to do."""
+    parts = [plan.lengths[rows] for rows in plan.deal(global_batch, rank)]
+    shapes = [(len(lengths), int(lengths.max())) for lengths in parts]
+    return Load(
+        micro_batches=len(shapes),
+        rows=sum(rows for rows, _ in shapes),
+        tokens=sum(rows * longest for rows, longest in shapes),
+        squares=sum(rows * longest**2 for rows, longest in shapes),
+    )
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Seconds of a worker's own work, by what they are spent on."""
+
+    per_step: float
+    per_micro_batch: float
+    per_row: float
+    per_token: float
+    per_square: float = 0.0
+
+    def seconds(self, load: Load) -> float:
+        """Seconds for a load."""
+        return (
+            self.per_step
+            + self.per_micro_batch * load.micro_batches
+            + self.per_row * load.rows
+            + self.per_token * load.tokens
+            + self.per_square * load.squares
+        )
+
+
+def fit_compute(loads: Sequence[Load], seconds: Sequence[float]) -> Compute:
+    """Fit constants, all at least 0, to timed loads, with the least squared relative error."""
+    return Compute(*_fit(np.array([[1.0, *astuple(load)] for load in loads]), seconds))
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link class: seconds that a round costs beside its bytes, and bytes per second in each direction."""
+
+    latency: float
+    bandwidth: float
+
+    def all_reduce(self, size: float, members: int, algorithm: Algorithm = "ring") -> float:
+        """Seconds to sum `size` bytes over so many members; 0 for one."""
+        if members == 1:
+            return 0.0
+        if algorithm == "best":
+            return min(self.all_reduce(size, members, "ring"), self.all_reduce(size, members, "tree"))
+        rounds, share = rounds_and_share(members, algorithm)
+        return rounds * self.latency + share * size / self.bandwidth
+
+
+FREE = Link(0.0, math.inf)
+
+
+def rounds_and_share(members: int, algorithm: Algorithm) -> tuple[int, float]:
+    """Rounds of an all-reduce, and the bytes through every link as a share of the message.
+
+    Example:
+        >>> rounds_and_share(4, "ring"), rounds_and_share(4, "tree")
+        ((6, 1.5), (4, 2.0))
+    """
+    if algorithm == "ring":
+        return 2 * (members - 1), 2 * (members - 1) / members
+    return 2 * math.ceil(math.log2(members)), 2.0
+
+
+def fit_link(sizes: Sequence[float], seconds: Sequence[float], members: int, algorithm: Algorithm = "ring") -> Link:
+    """Fit latency and bandwidth, both at least 0, to timed all-reduces, with the least squared relative error."""
+    rounds, share = rounds_and_share(members, algorithm)
+    rows = np.stack([np.full(len(sizes), float(rounds)), share * np.asarray(sizes, dtype=np.float64)], axis=1)
+    latency, per_byte = _fit(rows, seconds)
+    return Link(latency, 1 / per_byte if per_byte > 0 else math.inf)
+
+
+def _fit(rows: np.ndarray, seconds: Sequence[float]) -> list[float]:
+    """Nonnegative least squares of rows @ constants = seconds, each equation divided by its seconds."""
+    from scipy.optimize import nnls
+
+    times = np.asarray(seconds)
+    return nnls(rows / times[:, None], np.ones(len(times)))[0].tolist()
+
+
+@dataclass(frozen=True)
+class Network:
+    """Links within a host and across hosts, and the maximum number of workers on one host."""
+
+    within: Link
+    across: Link
+    per_host: int
+    algorithm: Algorithm = "ring"
+
+    def all_reduce(self, size: float, workers: int) -> float:
+        """Seconds to sum `size` bytes over so many workers, on as few hosts as hold them."""
+        hosts = math.ceil(workers / self.per_host)
+        inside = self.within.all_reduce(size, math.ceil(workers / hosts), self.algorithm)
+        return inside + self.across.all_reduce(size, hosts, self.algorithm)
+
+
+@dataclass(frozen=True)
+class StepModel:
+    """All that decides how long a step takes on some machines.
+
+    Attributes:
+        plain: Computing in a step without noise.
+        noise: Computing in a step with noise.
+        update: Seconds of an update, by optimizer.
+        gradient_bytes: Size of the message that workers exchange.
+        network: Between the workers.
+        crowding: Factor by which computing slows down when several workers of a host compute.
+        update_crowding: The same for an update.
+        overlap: Share of the backward pass behind which communication hides.
+    """
+
+    plain: Compute
+    noise: Compute
+    update: Mapping[str, float]
+    gradient_bytes: float
+    network: Network
+    crowding: float = 1.0
+    update_crowding: float = 1.0
+    overlap: float = 0.0
+
+    def step_seconds(self, load: Load, workers: int, optimizer: str, *, noise: float = 0.0) -> float:
+        """Mean seconds of steps of which a share has noise, for the load of the worker with most to do."""
+        computing = self.without_communication(load, workers, optimizer, noise=noise)
+        exchange = self.network.all_reduce(self.gradient_bytes, workers)
+        updating = self.update[optimizer] * (self.update_crowding if workers > 1 else 1.0)
+        hidden = self.overlap * BACKWARD * (computing - updating)
+        return computing + max(0.0, exchange - hidden)
+
+    def without_communication(self, load: Load, workers: int, optimizer: str, *, noise: float = 0.0) -> float:
+        """Seconds of a step if nothing were sent."""
+        own = (1 - noise) * self.plain.seconds(load) + noise * self.noise.seconds(load)
+        update = self.update[optimizer]
+        return own + update if workers == 1 else own * self.crowding + update * self.update_crowding
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A task as the model sees it: training rows, their mean length, and the share of steps with noise."""
+
+    rows: int
+    length: float
+    micro_batch: int
+    optimizer: str
+    noise: float = 0.0
+
+
+def epoch_seconds(model: StepModel, work: Workload, batch_size: int, workers: int) -> float:
+    """Seconds of a pass over all rows; nan where a worker would be without samples."""
+    if workers > batch_size:
+        return math.nan
+    load = even_load(batch_size, workers, work.micro_batch, work.length)
+    return math.ceil(work.rows / batch_size) * model.step_seconds(load, workers, work.optimizer, noise=work.noise)
+
+
+def best_workers(model: StepModel, work: Workload, batch_size: int, counts: Iterable[int]) -> int:
+    """The number of workers with the shortest epoch, the smallest of equals."""
+    able = [workers for workers in counts if workers <= batch_size]
+    return min(able, key=lambda workers: epoch_seconds(model, work, batch_size, workers))

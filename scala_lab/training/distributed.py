@@ -1,0 +1,404 @@
+"""The workers of a run: who this process is among them, what they do together, starting them, and why they fail.
+
+When one worker fails the others fail with it, because their connections to it break. So every worker records its
+error, and `find_fault` chooses the cause among all of them. Workers of our own launcher write a file each, into a
+folder of the launcher's. Each also tells the first worker through the store at which they met, so that the first
+worker, which writes the run's record, knows the cause under torchrun as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal, NoReturn, Protocol
+
+import torch
+import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
+
+from scala_lab.config import MachineSpec, RunSpec
+from scala_lab.errors import UserError
+from scala_lab.files import write_json
+from scala_lab.machine import LAUNCHER, check_crowd, end_with_launcher, outlast_sigterm, warn_of_crowd
+from scala_lab.training.precision import check_precision
+from scala_lab.version import PACKAGE_PARENT
+
+TIMEOUT = timedelta(minutes=10)
+"""How long a worker waits for the others before it gives up."""
+
+GRACE_SECONDS = 5.0
+"""How long the other workers may take to end by themselves, and to record why, once one has failed."""
+
+
+def started_by_launcher() -> bool:
+    """Whether torchrun, or our own launcher, started this process as one worker of several."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among the workers; those that fail tell the first one why through `errors`."""
+
+    rank: int
+    size: int
+    device: torch.device
+    errors: SharedErrors | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the first worker, which writes files and speaks to the user."""
+        return self.rank == 0
+
+    def all_reduce(self, buffer: torch.Tensor) -> None:
+        """Replace the buffer by its sum over all workers: the one all-reduce of a step."""
+        if self.size > 1:
+            dist.all_reduce(buffer)
+
+    def broadcast(self, tensors: list[torch.Tensor]) -> None:
+        """Broadcast the first worker's values to all workers."""
+        if self.size > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor, src=0)
+
+    def gather(self, value: Any) -> list[Any] | None:
+        """Collect the values of all workers, by rank, on the first worker; None on the others."""
+        if self.size == 1:
+            return [value]
+        gathered: list[Any] | None = [None] * self.size if self.leads else None
+        dist.gather_object(value, gathered, dst=0)
+        return gathered
+
+    def fail(self, error: Exception) -> Fault:
+        """Share this worker's error, and return why the workers fail as far as this one knows.
+
+        Call it before `leave`: the end of this worker makes the others fail as well.
+        """
+        own = WorkerError.of(self.rank, error)
+        if self.errors is None:
+            return own.fault(with_rank=self.size > 1)
+        if not self.leads:
+            self.errors.add(own)
+        first = own if own.kind != "lost peer" else self.errors.first()
+        return Fault(f"a worker ended without a word ({own})", own.trace) if first is None else first.fault()
+
+    def leave(self) -> None:
+        """Leave the process group."""
+        if self.size > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def join_world(spec: RunSpec) -> World:
+    """Become one of the workers that a launcher started, or the only worker."""
+    torch.set_num_threads(spec.machine.threads or 1)
+    rank, size, local_rank = 0, 1, 0
+    if started_by_launcher():
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        local_rank = int(os.environ.get("LOCAL_RANK", 0))
+    if size != spec.machine.workers:
+        raise UserError(f"the launcher started {size} workers, but the spec says {spec.machine.workers}")
+    if spec.machine.device != "cpu" and torch.cuda.is_available():
+        torch.cuda.set_device(min(local_rank, torch.cuda.device_count() - 1))
+    check_devices(spec)
+    device = torch.device("cpu") if spec.machine.device == "cpu" else torch.device("cuda", local_rank)
+    if size == 1:
+        return World(rank, size, device)
+    end_with_launcher()
+    store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
+    backend, group_store = "nccl" if device.type == "cuda" else "gloo", dist.PrefixStore("group", store)
+    dist.init_process_group(backend, store=group_store, rank=rank, world_size=size, timeout=TIMEOUT)
+    dist.barrier()  # no worker writes before all have checked the run's folder
+    errors = SharedErrors(dist.PrefixStore("errors", store))
+    if rank == 0:
+        outlast_sigterm(lambda: errors.first() is not None)
+    return World(rank, size, device, errors)
+
+
+def check_devices(spec: RunSpec) -> None:
+    """Refuse more workers than this host has GPUs or cores for, and a precision that its devices lack.
+
+    Cores are not counted for workers that a launcher has started already.
+    """
+    if spec.machine.device == "cpu":
+        check_precision(spec.machine)
+        if not started_by_launcher():
+            check_crowd(spec.machine.workers)
+        return
+    if not torch.cuda.is_available():
+        raise UserError("--device cuda: this machine has no CUDA device that torch can use")
+    here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", spec.machine.workers)), torch.cuda.device_count()
+    if here > gpus:
+        raise UserError(f"--device cuda: {here} workers on this host, but {gpus} GPUs; each needs its own")
+    check_precision(spec.machine)
+
+
+def warn_of_crowded_cores(spec: RunSpec) -> None:
+    """Warn on stderr if the workers that we started outnumber the cores; torchrun's may be on several hosts."""
+    if spec.machine.device == "cpu" and "TORCHELASTIC_RUN_ID" not in os.environ:
+        warn_of_crowd(spec.machine.workers, spec.machine.threads or 1)
+
+
+class WorkerFailure(RuntimeError):
+    """A worker ended by an error of the program or of the machine; `fault` says which one and why."""
+
+    def __init__(self, fault: Fault, advice: str = "") -> None:
+        super().__init__(fault.sentence + advice)
+        self.fault = fault
+
+
+class WorkerLauncher(Protocol):
+    """Starts workers elsewhere than in processes of this host, on hosts that see its files."""
+
+    def start(
+        self, arguments: Sequence[str], machine: MachineSpec, environment: dict[str, str]
+    ) -> list[subprocess.Popen[bytes]]:
+        """Start every worker as `python ARGUMENTS`; return the processes that end when the workers have."""
+        ...
+
+
+def run_workers(module: str, job: dict[str, Any], machine: MachineSpec, launcher: WorkerLauncher | None = None) -> None:
+    """Run `python -m MODULE JOB` once per worker and wait for all; when one fails the others are stopped.
+
+    The module calls `scala_lab.training.worker.work`, the job is plain values, and without a launcher the workers are
+    processes of this host. They watch this process and end when it is gone.
+
+    Raises:
+        UserError: The worker that failed first found the input wrong.
+        WorkerFailure: Anything else ended a worker; its traceback has been printed.
+    """
+    fault = try_workers(module, job, machine, launcher)
+    if fault is not None:
+        raise_failure(fault)
+
+
+def raise_failure(fault: Fault, out: Path | None = None) -> NoReturn:
+    """Raise why workers failed, with the advice to resume if the run's folder `out` is given."""
+    if fault.user_error is not None:
+        raise UserError(fault.user_error)
+    print(fault.trace, file=sys.stderr, end="")
+    raise WorkerFailure(fault, f"; give --resume to go on with the run in {out}" if out is not None else "")
+
+
+def try_workers(
+    module: str, job: dict[str, Any], machine: MachineSpec, launcher: WorkerLauncher | None
+) -> Fault | None:
+    """Do what `run_workers` does, and return why the workers failed, None if all ended well."""
+    start = _start_here if launcher is None else launcher.start
+    with tempfile.TemporaryDirectory(prefix="scala-lab-") as errors:
+        workers = start(["-m", module, json.dumps({**job, "errors": errors})], machine, _import_path())
+        try:
+            exit_codes = _wait(workers)
+        finally:
+            _stop(workers)
+        failed = [code for code in exit_codes.values() if code]
+        if not failed:
+            return None
+        return find_fault(Path(errors), machine.workers, exit_codes if launcher is None else {}, failed[0])
+
+
+def _start_here(
+    arguments: Sequence[str], machine: MachineSpec, environment: dict[str, str]
+) -> list[subprocess.Popen[bytes]]:
+    """Start a process on this host for every worker."""
+    with reserved_port() as port:
+        shared = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port.getsockname()[1]),
+            "WORLD_SIZE": str(machine.workers),
+            "LOCAL_WORLD_SIZE": str(machine.workers),
+            "OMP_NUM_THREADS": str(machine.threads),
+            LAUNCHER: str(os.getpid()),
+            **environment,
+        }
+        return [
+            subprocess.Popen(
+                [sys.executable, *arguments],
+                env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                pass_fds=[port.fileno()],  # it stays reserved as long as a worker lives
+            )
+            for rank in range(machine.workers)
+        ]
+
+
+def _import_path() -> dict[str, str]:
+    """The PYTHONPATH by which a worker finds the package when it runs from a source tree."""
+    if PACKAGE_PARENT.name.endswith("-packages"):  # installed: found without help
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(PACKAGE_PARENT), os.environ.get("PYTHONPATH")]))}
+
+
+def _wait(workers: list[subprocess.Popen[bytes]]) -> dict[int, int]:
+    """Wait until all workers have ended, or GRACE_SECONDS after one failed; return exit codes in order of ending."""
+    exit_codes: dict[int, int] = {}
+    deadline = float("inf")
+    while len(exit_codes) < len(workers) and time.monotonic() < deadline:
+        for rank, worker in enumerate(workers):
+            if rank not in exit_codes and worker.poll() is not None:
+                exit_codes[rank] = worker.returncode
+                if worker.returncode:
+                    deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+        time.sleep(0.02)
+    return exit_codes
+
+
+def _stop(workers: list[subprocess.Popen[bytes]]) -> None:
+    """End the workers that still run: by SIGTERM, and after 5 seconds by SIGKILL."""
+    for worker in workers:
+        if worker.poll() is None:
+            worker.send_signal(signal.SIGTERM)
+    for worker in workers:
+        try:
+            worker.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            worker.kill()
+            worker.wait()
+
+
+def reserved_port(host: str = "127.0.0.1") -> socket.socket:
+    """Open a socket that reserves a free port of this host.
+
+    The socket is bound with SO_REUSEADDR and does not listen: a server that asks for this port gets it, as torch's
+    store does, but the system gives it to nobody who asks for any free port, nor to an outgoing connection.
+    """
+    port = socket.socket()
+    port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    port.bind((host, 0))
+    return port
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a run's workers ended: which one failed and how, its traceback, and the user's error if there is one."""
+
+    sentence: str
+    trace: str = ""
+    user_error: str | None = None
+
+
+@dataclass(frozen=True)
+class WorkerError:
+    """The error of one worker on one line, with its traceback unless the user's input was wrong.
+
+    A "lost peer" follows from the end of another worker.
+    """
+
+    rank: int
+    kind: Literal["own fault", "lost peer", "user error"]
+    sentence: str
+    trace: str = ""
+
+    @classmethod
+    def of(cls, rank: int, error: Exception) -> WorkerError:
+        """Describe an exception."""
+        text = " ".join(str(error).split())
+        if isinstance(error, UserError):
+            return cls(rank, "user error", text)
+        sentence = f"{type(error).__name__}: {text}".removesuffix(": ")
+        trace = "".join(traceback.format_exception(error))
+        return cls(rank, "lost peer" if _lost_peer(error) else "own fault", sentence, trace)
+
+    def __str__(self) -> str:
+        return f"worker {self.rank}: {self.sentence}"
+
+    def write(self, folder: Path) -> None:
+        """Write it for `find_fault`."""
+        write_json(folder / f"{self.rank}.json", asdict(self))
+
+    def fault(self, with_rank: bool = True) -> Fault:
+        """Take this error as the reason why the workers ended."""
+        user_error = self.sentence if self.kind == "user error" else None
+        return Fault(str(self) if with_rank else self.sentence, self.trace, user_error)
+
+
+def _lost_peer(error: BaseException | None) -> bool:
+    """Whether an error, or one that it arose from, is a broken connection to another worker."""
+    while error is not None:
+        if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "/gloo/transport/" in str(error)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+class SharedErrors:
+    """Errors that workers share through the store at which they met."""
+
+    def __init__(self, store: dist.Store) -> None:
+        self._store = store
+
+    def add(self, error: WorkerError) -> None:
+        """Share an error, unless it follows from another's; call it while this worker is connected to the others."""
+        if error.kind == "lost peer":
+            return
+        with suppress(RuntimeError):  # the store may have gone with the first worker
+            number = self._store.add("faults", 1)
+            self._store.set(f"fault {number}", json.dumps(asdict(error)))
+
+    def first(self) -> WorkerError | None:
+        """The error that was shared first, if any was."""
+        with suppress(RuntimeError):
+            for number in range(1, self._store.add("faults", 0) + 1):
+                if self._store.check([f"fault {number}"]):
+                    return WorkerError(**json.loads(self._store.get(f"fault {number}")))
+        return None
+
+
+def find_fault(folder: Path, workers: int, exit_codes: Mapping[int, int], code: int = 1) -> Fault:
+    """Choose the cause among the errors that workers wrote and their exit codes.
+
+    The first of: a worker that was killed by a signal and wrote nothing; the earliest error that does not follow from
+    another; a worker that ended without writing; the earliest error. SIGABRT does not count as such a signal, because
+    libraries abort a process when its peers are gone.
+
+    Exit codes are by rank, in the order in which the workers ended; where they are not known there are none, and
+    `code` is that of whatever started the workers.
+    """
+    files = sorted(folder.glob("[0-9]*.json"), key=lambda file: file.stat().st_mtime_ns)
+    errors = [WorkerError(**json.loads(file.read_bytes())) for file in files]
+    ranks = {error.rank for error in errors}
+    silent = {rank: code for rank, code in exit_codes.items() if code and rank not in ranks}
+    killed = [rank for rank, code in silent.items() if _signal(code) not in (0, signal.SIGABRT)]
+    causes = [error for error in errors if error.kind != "lost peer"]
+    if killed or (silent and not causes):
+        rank = (killed or list(silent))[0]
+        return Fault(f"worker {rank} {_describe_exit(silent[rank])}")
+    if causes:
+        return causes[0].fault()
+    if not errors:
+        return Fault(f"the workers' launcher {_describe_exit(code)}, without a word of why")
+    missing = sorted(set(range(workers)) - ranks)
+    if missing and not exit_codes:
+        return Fault(f"{name_workers(missing)} ended without a word ({errors[0]})", errors[0].trace)
+    return errors[0].fault()
+
+
+def _signal(code: int) -> int:
+    """The signal that an exit code stands for, as Python (-15) or as a shell (128 + 15) writes it; 0 for none."""
+    return -code if code < 0 else max(0, code - 128)
+
+
+def _describe_exit(code: int) -> str:
+    names = {number.value: number.name for number in signal.Signals}
+    number = _signal(code)
+    return f"was ended by {names.get(number, f'signal {number}')}" if number else f"ended with exit code {code}"
+
+
+def name_workers(ranks: list[int]) -> str:
+    """Name workers in a sentence.
+
+    >>> name_workers([0, 2, 3])
+    'workers 0, 2 and 3'
+    """
+    if len(ranks) == 1:
+        return f"worker {ranks[0]}"
+    return f"workers {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"

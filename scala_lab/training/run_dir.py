@@ -1,0 +1,295 @@
+"""The folder of a run: one process writes to it, and it is complete at any moment, even after kill -9.
+
+`run.json` is the record, `metrics.jsonl` has a line per step, `checkpoint/` is the trained model, `state/` what an
+interrupted run resumes from.
+"""
+
+from __future__ import annotations
+
+import copy
+import fcntl
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from scala_lab.config import RunSpec, differences
+from scala_lab.errors import UserError
+from scala_lab.files import nan_to_null, new_folder, write_json
+from scala_lab.training.progress import add_events, open_events
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What `run.json` says of a run."""
+
+    folder: Path
+    record: dict[str, Any]
+
+    @property
+    def status(self) -> str:
+        """finished, diverged, failed or running."""
+        return self.record["status"]
+
+    @property
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """Metrics after the last epoch, by split."""
+        return self.record["metrics"]
+
+    @property
+    def spec(self) -> RunSpec:
+        """The resolved spec."""
+        return RunSpec.from_dict(self.record["spec"])
+
+    @property
+    def checkpoint(self) -> Path:
+        """Folder of the trained model."""
+        return self.folder / "checkpoint"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run needs no more work."""
+        return self.status in ("finished", "diverged")
+
+
+REQUIRED = {"id", "name", "status", "spec", "fingerprints", "metrics", "steps", "steps_done", "skipped_rows"}
+"""Entries that every `run.json` has."""
+
+
+def read_run(folder: Path) -> RunResult | None:
+    """Read the run in a folder; None if there is none."""
+    file = folder / "run.json"
+    try:
+        record = json.loads(file.read_bytes())
+        missing = sorted(REQUIRED - set(record))
+        if missing:
+            raise UserError(f"it has no {missing[0]!r}")
+        RunSpec.from_dict(record["spec"])
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError, AttributeError, UserError) as error:
+        raise UserError(f"{file} is damaged or no run record of this version ({error})") from None
+    return RunResult(folder, record)
+
+
+def check_folder(folder: Path, spec: RunSpec, resume: bool) -> RunResult | None:
+    """Check that a run may go into a folder; return the run that is there already, if it is the same.
+
+    Raises:
+        UserError: The folder holds another run, something else, or this run unfinished and `resume` is off.
+    """
+    check_writable(folder)
+    present = read_run(folder)
+    if present is None:
+        if folder.is_dir() and any(not entry.name.startswith(".") for entry in folder.iterdir()):
+            raise UserError(f"{folder} is not empty and holds no run: choose another --out")
+        return None
+    if present.record["id"] != spec.run_id:
+        changed = "; ".join(differences(present.spec, spec.resolved()))
+        changed = changed or "made by another version, or the model folder is gone"
+        raise UserError(f"{folder} holds another run ({changed}): choose another --out")
+    if not present.ended and not resume:
+        raise UserError(
+            f"{folder} holds this run, {present.status} at step {present.record['steps_done']} of "
+            f"{present.record['steps']}: pass --resume to go on, or choose another --out"
+        )
+    return present
+
+
+def check_inputs(present: RunResult, fingerprints: dict[str, str]) -> None:
+    """Check that the run in a folder was on the same data and model, whatever they are called."""
+    for name, value in fingerprints.items():
+        if present.record["fingerprints"].get(name) != value:
+            raise UserError(f"{present.folder} holds a run of the same spec on another {name}: choose another --out")
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that could not be made or written to, before there is anything to write."""
+    existing = folder
+    while not os.path.lexists(existing) and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir():
+        instead = f", not {folder}" if existing != folder else ""
+        raise UserError(f"{existing} is a file: --out takes a folder{instead}")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"--out {folder}: {existing} cannot be written to")
+
+
+class FolderInUse(UserError):
+    """Another process is training in the folder."""
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Lock a run's folder for a block; the system releases the lock when the process ends, however it ends."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = (folder / ".lock").open("a")
+    except OSError as error:
+        raise UserError(f"--out {folder} cannot be written to: {error.strerror}") from None
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FolderInUse(f"another process is training in {folder}") from None
+        for partial in (*folder.glob(".run.json.*"), *folder.glob(".checkpoint.*")):  # what a killed run was writing
+            shutil.rmtree(partial) if partial.is_dir() else partial.unlink()
+        yield
+
+
+def written_at(folder: Path) -> int | None:
+    """When a run's record was last written; None where there is none."""
+    try:
+        return (folder / "run.json").stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def record_failure(folder: Path, error: str, first_record: dict[str, Any] | None = None) -> None:
+    """Record that a run failed and why, unless another process is training in the folder by now.
+
+    If there is no record yet, `first_record` becomes it.
+    """
+    with suppress(UserError), locked(folder):
+        present = read_run(folder)
+        record = present.record if present is not None else first_record
+        if record is not None and (present is None or not present.ended):
+            write_json(folder / "run.json", {**record, "status": "failed", "error": error})
+
+
+class RunWriter:
+    """Writes a run's record and its metrics while it trains."""
+
+    def __init__(self, folder: Path, record: dict[str, Any]) -> None:
+        self.folder = folder
+        self.record = record
+
+    def update(self, **values: Any) -> None:
+        """Change entries of the record and write it."""
+        self.record.update(values)
+        write_json(self.folder / "run.json", self.record)
+
+    def start_log(self, steps_done: int, tensorboard: bool) -> None:
+        """Open metrics.jsonl after cutting off lines that are damaged or whose steps will be done again."""
+        file = self.folder / "metrics.jsonl"
+        self._log = file.open("r+b" if file.is_file() else "w+b")
+        length = 0
+        for line in self._log.read().splitlines(keepends=True):
+            if not line.endswith(b"\n") or not _step(line) <= steps_done:
+                break
+            length += len(line)
+        self._log.truncate(length)
+        self._log.seek(0, os.SEEK_END)
+        self._events = open_events(self.folder / "tensorboard", steps_done) if tensorboard else None
+
+    def log(self, line: dict[str, Any]) -> None:
+        """Append one line to metrics.jsonl."""
+        self._log.write(json.dumps(nan_to_null(line), allow_nan=False).encode() + b"\n")
+        self._log.flush()
+        if self._events is not None:
+            add_events(self._events, line)
+
+    def sync_log(self) -> None:
+        """Flush the lines to disk, before a state says that their steps are done."""
+        os.fsync(self._log.fileno())
+
+    def close_log(self) -> None:
+        """Close metrics.jsonl and the TensorBoard events."""
+        self._log.close()
+        if self._events is not None:
+            self._events.close()
+
+
+def _step(line: bytes) -> float:
+    """The step of a line of metrics.jsonl, nan if the line is damaged."""
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, TypeError, KeyError):
+        return math.nan
+
+
+def save_checkpoint(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write what `AutoModelForSequenceClassification.from_pretrained` loads, tokenizer included.
+
+    A tokenizer without a pad token is saved with the model's, so that both pad alike.
+    """
+    pad_token = model.config.get_text_config().pad_token_id
+    if tokenizer.pad_token_id is None and pad_token is not None:
+        tokenizer = copy.deepcopy(tokenizer)
+        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(pad_token)
+    with new_folder(folder) as temporary:
+        model.save_pretrained(temporary, safe_serialization=True)
+        tokenizer.save_pretrained(temporary)
+
+
+def save_state(
+    folder: Path, step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer, position: dict[str, Any]
+) -> None:
+    """Write weights, optimizer state and position after a step; only then delete the state before it.
+
+    Each state is a sub-folder of `state/` named by its step, complete or absent. Tensors of the optimizer are stored as
+    `index.name`; its plain numbers go into the position file, with whatever else is needed to go on.
+    """
+    from safetensors.torch import save_file
+
+    state = optimizer.state_dict()["state"]
+    values = {f"{index}.{name}": value for index, entry in state.items() for name, value in entry.items()}
+    numbers = {name: value for name, value in values.items() if not isinstance(value, torch.Tensor)}
+    tensors = {name: value.contiguous() for name, value in values.items() if isinstance(value, torch.Tensor)}
+    with new_folder(folder / f"{step:08d}") as temporary:
+        weights = {name: value.contiguous() for name, value in _weights(model).items()}
+        save_file(weights, temporary / "weights.safetensors")
+        save_file(tensors, temporary / "optimizer.safetensors")
+        (temporary / "position.json").write_text(json.dumps({**position, "optimizer_numbers": numbers}))
+    for outdated in folder.iterdir():
+        if outdated.name != f"{step:08d}":
+            shutil.rmtree(outdated, ignore_errors=True)
+
+
+def load_state(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Restore weights and optimizer in place; return the position."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        position: dict[str, Any] = json.loads((folder / "position.json").read_text())
+        weights = load_file(folder / "weights.safetensors")
+        values: dict[str, Any] = dict(load_file(folder / "optimizer.safetensors"))
+        values.update(position.pop("optimizer_numbers"))
+        if set(weights) != set(_weights(model)):
+            raise ValueError("its weights are those of another model")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        raise UserError(
+            f"the saved state in {folder} is cut short or damaged ({error}): delete that folder to start the run again"
+        ) from None
+    with torch.no_grad():
+        for name, tensor in _weights(model).items():
+            tensor.copy_(weights[name])
+    state: dict[int, dict[str, Any]] = {}
+    for key, value in values.items():
+        index, _, name = key.partition(".")
+        state.setdefault(int(index), {})[name] = value
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    return position
+
+
+def latest_state(folder: Path) -> Path | None:
+    """The newest complete state of a run, or None."""
+    return max((path for path in folder.glob("[0-9]*") if path.is_dir()), default=None)
+
+
+def _weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by name, each tensor once (tied ones share a name)."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}

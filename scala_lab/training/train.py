@@ -1,0 +1,235 @@
+"""`train(spec)`: check everything, train here or in several workers, leave a complete run folder."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from scala_lab.config import RunSpec, check_noise_starts, planned_steps
+from scala_lab.machine import describe_environment, orphaned, peak_memory_bytes
+from scala_lab.models.loading import locate_model
+from scala_lab.optim.lamb import Lamb
+from scala_lab.training.distributed import (
+    Fault,
+    WorkerFailure,
+    WorkerLauncher,
+    check_devices,
+    join_world,
+    raise_failure,
+    started_by_launcher,
+    try_workers,
+    warn_of_crowded_cores,
+)
+from scala_lab.training.precision import matrix_products
+from scala_lab.training.preparation import Prepared, load_model, prepare
+from scala_lab.training.progress import RunBar
+from scala_lab.training.run_dir import (
+    RunResult,
+    RunWriter,
+    check_folder,
+    check_inputs,
+    locked,
+    read_run,
+    record_failure,
+    save_checkpoint,
+    written_at,
+)
+from scala_lab.training.trainer import Training
+
+
+def train(
+    spec: RunSpec,
+    out: Path | str | None = None,
+    *,
+    resume: bool = False,
+    progress: bool = False,
+    save_every: float = 60.0,
+    tensorboard: bool = False,
+    launcher: WorkerLauncher | None = None,
+) -> RunResult:
+    """Train a run and return its record.
+
+    A run that already ended in `out` is not trained again. Nothing is written before the spec, the data, the model
+    and the folder have been checked. A spec with several workers is trained by processes that this one starts, except
+    in a process that torchrun started, which is one of the workers itself.
+
+    Args:
+        spec: What to run.
+        out: The run's folder; default `runs/<name of the spec>`.
+        resume: Go on from the state of an interrupted run in `out`.
+        progress: Show a progress bar and a line per epoch on stderr.
+        save_every: Seconds between saved states.
+        tensorboard: Write TensorBoard events as well, when tensorboard is installed.
+        launcher: Starts several workers, such as `scala_lab.timing.hosts.open_hosts`; default this host.
+
+    Example:
+        >>> result = train(RunSpec.of(task="mini-sst2", method="lamb"), out="runs/lamb")  # doctest: +SKIP
+        >>> result.metrics["dev"]["accuracy"]  # doctest: +SKIP
+    """
+    spec = spec.resolved()
+    locate_model(spec.encoder.model)  # before the run's id, which depends on whether the model is a folder
+    folder = Path(out) if out is not None else Path("runs") / spec.name
+    options = RunOptions(resume, progress, save_every, tensorboard)
+    if spec.machine.workers > 1 and not started_by_launcher():
+        return _train_in_workers(spec, folder, options, launcher)
+    return train_worker(spec, folder, options)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Arguments of `train` that do not change the result."""
+
+    resume: bool = False
+    progress: bool = False
+    save_every: float = 60.0
+    tensorboard: bool = False
+
+
+def _train_in_workers(spec: RunSpec, folder: Path, options: RunOptions, launcher: WorkerLauncher | None) -> RunResult:
+    """Start workers that each run `train_worker`, and return what they left in the folder.
+
+    When they fail, the run's record says which worker it was and why.
+    """
+    prepared, present = _check_run(spec, folder, options.resume)
+    if present is not None and present.ended:
+        return present
+    check_devices(spec)
+    load_model(spec, prepared)  # each worker loads it again; here an error in it is found before any is started
+    first_record, written_before = _first_record(spec, prepared), written_at(folder)
+    job = {"spec": spec.to_dict(), "out": str(folder), "options": asdict(options)}
+    fault = try_workers("scala_lab.training.worker", job, spec.machine, launcher)
+    result = read_run(folder)
+    if fault is not None and (result is None or not result.ended):
+        if fault.user_error is None or written_at(folder) != written_before:  # wrong input leaves a run as it was
+            record_failure(folder, fault.sentence, first_record)
+        raise_failure(fault, folder)
+    if result is None:
+        raise WorkerFailure(Fault(f"the workers left no run in {folder}"))
+    return result
+
+
+def train_worker(spec: RunSpec, folder: Path, options: RunOptions) -> RunResult:
+    """Train a resolved spec in this process, as its only worker or as one of those that a launcher started."""
+    prepared, present = _check_run(spec, folder, options.resume)
+    if present is not None and present.ended:
+        return present
+    written_before = written_at(folder)
+    world = join_world(spec)
+    try:
+        with torch.random.fork_rng(devices=[]), matrix_products(spec.machine.precision):
+            training = Training(spec, prepared, world)
+            with locked(folder) if world.leads else nullcontext():
+                return _run(training, folder, options)
+    except Exception as error:
+        fault = world.fail(error)
+        begun = written_at(folder) != written_before  # an error before that leaves no run
+        if world.leads and not orphaned() and (begun or (world.size > 1 and fault.user_error is None)):
+            record_failure(folder, fault.sentence, _first_record(spec, prepared))
+        raise
+    finally:
+        world.leave()
+
+
+def _check_run(spec: RunSpec, folder: Path, resume: bool) -> tuple[Prepared, RunResult | None]:
+    """Check model, folder, data and spec; return the data, and the same run if the folder holds it already."""
+    locate_model(spec.encoder.model)
+    present = check_folder(folder, spec, resume)
+    prepared = prepare(spec)
+    if present is not None:
+        check_inputs(present, prepared.fingerprints)
+    if present is None or not present.ended:
+        check_noise_starts(spec, len(prepared.train))
+    return prepared, present
+
+
+def _run(training: Training, folder: Path, options: RunOptions) -> RunResult:
+    """Train to the end; on the first worker also write the checkpoint and the record."""
+    spec, prepared, world = training.spec, training.data, training.world
+    training.restore(folder / "state")
+    writer = RunWriter(folder, _first_record(spec, prepared)) if world.leads else None
+    if writer is not None:
+        writer.update(
+            learning_rate=training.rate,
+            pga=training.pga,
+            admission=training.admission.record(),
+            steps_done=training.progress.steps_done,
+            parameters=sum(parameter.numel() for parameter in training.model.parameters()),
+        )
+        writer.start_log(training.progress.steps_done, options.tensorboard)
+    title, shown = f"{spec.recipe.method} {spec.data.task}", options.progress and world.leads
+    if shown:
+        warn_of_crowded_cores(spec)
+    try:
+        with RunBar(title, training.steps, training.progress.steps_done, shown) as bar:
+            finite = training.run(writer, bar, options.save_every)
+    finally:
+        if writer is not None:
+            writer.close_log()
+    status = "finished" if finite else "diverged"
+    if writer is None:
+        return RunResult(folder, {"status": status, "metrics": {}})
+    if finite:
+        save_checkpoint(folder / "checkpoint", training.model, prepared.tokenizer)
+    writer.update(status=status, **_final_record(training))
+    shutil.rmtree(folder / "state", ignore_errors=True)
+    return RunResult(folder, writer.record)
+
+
+def _first_record(spec: RunSpec, prepared: Prepared) -> dict[str, Any]:
+    """What is known of a run before it begins."""
+    return {
+        "id": spec.run_id,
+        "name": spec.name,
+        "status": "running",
+        "spec": spec.to_dict(),
+        "fingerprints": prepared.fingerprints,
+        "outputs": prepared.task.outputs,
+        "steps": planned_steps(spec, len(prepared.train)),
+        "steps_done": 0,
+        "samples": {
+            "train": len(prepared.train),
+            "heldout": len(prepared.heldout) if prepared.heldout else 0,
+            **{name: len(split) for name, split in prepared.evals.items()},
+        },
+        "skipped_rows": prepared.skipped_rows,
+        "metrics": {},
+        "environment": describe_environment(),
+        "started": _utc_now(),
+    }
+
+
+def _final_record(training: Training) -> dict[str, Any]:
+    """What is known at the end."""
+    progress = training.progress
+    counts = {"noised_samples": progress.noised, "skipped_noise": progress.skipped}
+    if training.loss_scale is not None:
+        counts["skipped_steps"] = progress.skipped_steps
+    if isinstance(training.optimizer, Lamb):
+        counts |= {f"weight_norms_{name}": count for name, count in training.optimizer.clip_counts().items()}
+    return {
+        **({} if training.why_diverged is None else {"error": training.why_diverged}),
+        "steps_done": progress.steps_done,
+        "metrics": progress.metrics,
+        "best": progress.best,
+        "noise_start": progress.noise_start,
+        "counts": counts,
+        "timing": {
+            "train_seconds": progress.train_seconds,
+            "evaluation_seconds": progress.evaluation_seconds,
+            "samples_per_second": progress.samples / max(progress.train_seconds, 1e-9),
+            "tokens_per_second": progress.tokens / max(progress.train_seconds, 1e-9),
+            "phases": training.phases(),
+        },
+        "peak_memory_bytes": peak_memory_bytes(),
+        "ended": _utc_now(),
+    }
+
+
+def _utc_now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

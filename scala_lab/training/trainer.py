@@ -1,0 +1,404 @@
+"""The training step of every method, from the batch to the saved state.
+
+`Training.run` is the loop. A step cuts the global batch into micro-batches, runs the method's step function on each,
+sums gradients and statistics over all workers in one all-reduce of one flat buffer, clips and updates.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from scala_lab.batches import BatchPlan, part_cost
+from scala_lab.clock import Clock
+from scala_lab.config import RunSpec, planned_steps
+from scala_lab.data.tasks import compute_metrics
+from scala_lab.data.tokens import Padding, TokenSplit, collate, cut_by_length
+from scala_lab.errors import UserError
+from scala_lab.methods.base import STATISTICS, MicroBatch, StepContext, build_step
+from scala_lab.methods.recipes import chosen_pga
+from scala_lab.methods.scala import Settling
+from scala_lab.models.encoder import Encoder
+from scala_lab.models.loading import hidden_size, to_float64
+from scala_lab.optim.build import build_optimizer, default_rate, rate_factor, scaled_rate
+from scala_lab.training.distributed import World, name_workers
+from scala_lab.training.precision import AUTOCAST, LossScale
+from scala_lab.training.preparation import Prepared, load_model
+from scala_lab.training.progress import RunBar
+from scala_lab.training.run_dir import RunWriter, latest_state, load_state, save_state
+
+
+@dataclass
+class Progress:
+    """What has happened so far; saved with the state, so that a resumed run goes on counting."""
+
+    steps_done: int = 0
+    samples: int = 0
+    tokens: int = 0
+    noised: int = 0
+    skipped: int = 0
+    noise_start: float | None = None
+    settling: dict[str, Any] | None = None
+    loss_scale: dict[str, Any] | None = None
+    skipped_steps: int = 0
+    train_seconds: float = 0.0
+    evaluation_seconds: float = 0.0
+    phases: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    best: dict[str, Any] | None = None
+
+
+class Training:
+    """One worker's part of a run."""
+
+    def __init__(self, spec: RunSpec, prepared: Prepared, world: World) -> None:
+        self.spec, self.data, self.world = spec, prepared, world
+        self.model, self.admission = load_model(spec, prepared)
+        self.model.to(world.device)  # type: ignore[arg-type]
+        if spec.machine.precision == "float64":
+            to_float64(self.model)
+        world.broadcast([tensor.data for tensor in self.model.parameters()])
+        self.encoder = self.admission.encoder(self.model, AUTOCAST.get(spec.machine.precision))
+        self.word_table: Tensor = self.model.get_input_embeddings().weight  # type: ignore[assignment]
+        self.step_function = build_step(spec.recipe.method, spec.recipe.options)
+        self.pga = chosen_pga(spec.recipe.options, prepared.task.outputs, self.encoder.drops_out)
+        width = hidden_size(self.model)
+        optim, batch_size = spec.optim, spec.batches.batch_size
+        if optim.lr is None:
+            self.rate = default_rate(optim.optimizer or "", width, batch_size)
+        else:
+            self.rate = scaled_rate(optim.lr, batch_size, optim.lr_scaling)
+        self.gradient = GradientBuffer(self.model.parameters(), world.size)
+        self.optimizer = build_optimizer(self.model, optim, self.rate)
+        self.loss_scale = LossScale() if spec.machine.precision == "fp16" else None
+        self.plan = BatchPlan(
+            prepared.train.lengths,
+            batch_size,
+            spec.batches.micro_batch,
+            world.size,
+            spec.seed,
+            part_cost(width),
+            equal_lengths=self.admission.padding.side == "none",
+        )
+        self.steps = planned_steps(spec, len(prepared.train))
+        self.settling = Settling.over(self.plan.steps_per_epoch) if spec.recipe.delay_rule == "settled" else None
+        self.clock = Clock(world.device.type)
+        self.progress = Progress()
+        self.why_diverged: str | None = None
+
+    def run(self, writer: RunWriter | None, bar: RunBar, save_every: float) -> bool:
+        """Train to the end, save the state every so many seconds, and return whether everything stayed finite.
+
+        Only the first worker has a `writer`, for the log and the states.
+        """
+        self.model.train()
+        saved_at = time.monotonic()
+        for step in range(self.progress.steps_done, self.steps):
+            line = self._train_step(step)
+            finite = self._stayed_finite(line)
+            last = step + 1 == self.steps
+            if finite and (last or (step + 1) % self.plan.steps_per_epoch == 0):
+                self._evaluate_epoch(line)
+            if writer is not None:
+                writer.log(line)
+                bar.step(line)
+            if not finite:
+                return False
+            if writer is not None and time.monotonic() - saved_at >= save_every and not last:
+                self._save(writer)
+                saved_at = time.monotonic()
+        if self.data.heldout is not None:
+            self.progress.metrics |= self._evaluate({"heldout": self.data.heldout})
+        for name, metrics in self.progress.metrics.items():
+            if not all(map(math.isfinite, metrics.values())):
+                self.why_diverged = f"the metrics on {name} are not finite after step {self.steps}"
+        return self.why_diverged is None
+
+    def _train_step(self, step: int) -> dict[str, Any]:
+        """Do one global step; return its line for metrics.jsonl."""
+        started = time.perf_counter()
+        scale = {} if self.loss_scale is None else {"loss_scale": self.loss_scale.value}
+        rows = self.accumulate(step)
+        with self.clock.phase("optimizer"):
+            norm, rate = self.update(step)
+        sums, size = self.gradient.statistics(), len(rows)
+        seconds = time.perf_counter() - started
+        self._count(step, rows, sums, seconds)
+        return {
+            "step": step + 1,
+            "epoch": round((step + 1) / self.plan.steps_per_epoch, 6),
+            "loss": sums["loss"] / size,
+            "accuracy": None if self.data.task.regression else sums["correct"] / size,
+            "divergence": sums["divergence"] / sums["noised"] if sums["noised"] else None,
+            "lr": rate,
+            "gradient_norm": norm,
+            **scale,
+            "samples_per_second": size / seconds,
+        }
+
+    def accumulate(self, step: int) -> np.ndarray:
+        """Leave the step's mean gradient over all workers in the parameters; return the rows of the global batch."""
+        with self.clock.phase("data"):
+            epoch, settled = step / self.plan.steps_per_epoch, self.settling is not None and self.settling.settled
+            context = StepContext(self.spec.seed, step, epoch, self.world.rank, self.clock, settled)
+            global_batch = self.plan.global_batch(step)
+            memory = self.step_function.memory_factor(self.encoder, context)
+            micro_batches = self.plan.deal(global_batch, self.world.rank, memory)
+        with self.clock.phase("optimizer"):
+            self.gradient.clear()
+        for index, rows in enumerate(micro_batches):
+            with self.clock.phase("data"):
+                batch = self._micro_batch(rows, len(global_batch))
+            context = replace(context, part=index * self.world.size + self.world.rank)
+            self.gradient.add_statistics(self.step_function(self.encoder, batch, context))
+            self.gradient.mark(self.word_table)  # whose lookup adds to its gradient outside of autograd
+        with self.clock.phase("all-reduce"):
+            self.gradient.all_reduce(self.world)
+        return global_batch
+
+    def _micro_batch(self, rows: np.ndarray, batch_size: int) -> MicroBatch:
+        device, batch = self.world.device, collate(self.data.train, rows, self.admission.padding)
+        tensors = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+        labels = tensors.pop("labels")
+        samples = torch.as_tensor(rows, device=device)
+        scale = 1.0 if self.loss_scale is None else self.loss_scale.value
+        return MicroBatch(tensors, labels, samples, scale / batch_size, self.data.task.regression)
+
+    def update(self, step: int) -> tuple[float, float]:
+        """Clip the gradient and update the weights, if it is finite; return its norm and the learning rate."""
+        if self.loss_scale is not None:
+            self.gradient.gradients.div_(self.loss_scale.value)
+        norm = self.gradient.clip(self.spec.optim.clip_norm or 0.0)
+        rate = self.rate * rate_factor(step, self.steps, self.spec.optim.warmup)
+        if math.isfinite(norm):
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            with self.gradient.only_reached():
+                self.optimizer.step()
+        if self.loss_scale is not None:
+            self.loss_scale.observe(norm)
+        return norm, rate
+
+    def _count(self, step: int, rows: np.ndarray, sums: dict[str, float], seconds: float) -> None:
+        progress = self.progress
+        progress.steps_done = step + 1
+        progress.samples += len(rows)
+        progress.tokens += int(self.plan.lengths[rows].sum())
+        progress.noised += round(sums["noised"])
+        progress.skipped += round(sums["skipped"])
+        progress.train_seconds += seconds
+        if progress.noise_start is None and sums["noised"] + sums["skipped"]:
+            progress.noise_start = step / self.plan.steps_per_epoch
+        if self.settling is not None and math.isfinite(sums["loss"]):
+            self.settling.observe(sums["loss"] / len(rows))
+
+    def _stayed_finite(self, line: dict[str, Any]) -> bool:
+        """Whether the run can go on after a step: loss and gradient are finite, or fp16 can lower its loss scale."""
+        if math.isfinite(line["gradient_norm"]):
+            if math.isfinite(line["loss"]):
+                return True
+        elif self.loss_scale is not None and not self.loss_scale.exhausted:
+            self.progress.skipped_steps += 1
+            return True
+        scale = "" if self.loss_scale is None else f" with a loss scale of {line['loss_scale']:g}"
+        self.why_diverged = f"{self.gradient.describe_broken(line['gradient_norm'])}{scale} at step {line['step']}"
+        return False
+
+    def _evaluate_epoch(self, line: dict[str, Any]) -> None:
+        """Evaluate all evaluation splits, add the metrics to the step's line, and note the best epoch."""
+        metrics = self._evaluate(self.data.evals)
+        if not metrics:
+            return
+        line["eval"] = self.progress.metrics = metrics
+        split, headline, best = next(iter(metrics)), self.data.task.metrics[0], self.progress.best
+        if best is None or metrics[split][headline] > best["metrics"][split][headline]:
+            self.progress.best = {"epoch": line["epoch"], "metrics": dict(metrics)}
+
+    def _evaluate(self, splits: Mapping[str, TokenSplit]) -> dict[str, dict[str, float]]:
+        """Compute the metrics of splits by all workers together; only the first worker gets them."""
+        started = time.perf_counter()
+        micro_batch, padding, metrics = self.spec.batches.micro_batch, self.admission.padding, {}
+        for name, split in splits.items():
+            logits = predict_split(self.encoder, split, micro_batch, padding, self.world)
+            if logits is not None:
+                metrics[name] = compute_metrics(self.data.task, logits, split.labels)
+        self.progress.evaluation_seconds += time.perf_counter() - started
+        return metrics
+
+    def _save(self, writer: RunWriter) -> None:
+        """Save the state to resume from; the log is on disk before the state says that its steps are done."""
+        writer.sync_log()
+        settling = None if self.settling is None else vars(self.settling)
+        scale = None if self.loss_scale is None else vars(self.loss_scale)
+        position = {**vars(self.progress), "phases": self.phases(), "settling": settling, "loss_scale": scale}
+        save_state(writer.folder / "state", self.progress.steps_done, self.model, self.optimizer, position)
+        writer.update(steps_done=self.progress.steps_done)
+
+    def restore(self, state_folder: Path) -> None:
+        """Go on from the newest saved state, if there is one."""
+        state = latest_state(state_folder)
+        if state is not None:
+            self.progress = Progress(**load_state(state, self.model, self.optimizer))
+            if self.progress.settling is not None:
+                self.settling = Settling(**self.progress.settling)
+            if self.progress.loss_scale is not None:
+                self.loss_scale = LossScale(**self.progress.loss_scale)
+        starts = self.world.gather(self.progress.steps_done)
+        if starts is not None and len(set(starts)) > 1:
+            raise UserError(f"workers would resume at different steps {starts}: --out must be on a shared file system")
+
+    def phases(self) -> dict[str, float]:
+        """Seconds by phase, those before a resume included."""
+        earlier, totals = self.progress.phases, self.clock.totals()
+        return {name: earlier.get(name, 0.0) + totals.get(name, 0.0) for name in {**earlier, **totals}}
+
+
+def predict_split(
+    encoder: Encoder, split: TokenSplit, micro_batch: int, padding: Padding, world: World
+) -> np.ndarray | None:
+    """Compute the logits of all rows, in their order, on the first worker; None on the others.
+
+    Rows are sorted by length and cut into batches before they are dealt to workers, so which rows share a batch, and
+    with it every bit of the result, does not depend on the number of workers.
+    """
+    batches = cut_by_length(split, np.arange(len(split)), 2 * micro_batch, padding)[world.rank :: world.size]
+    with encoder.dropout_off(), torch.inference_mode():
+        outputs = [_predict(encoder, split, rows, padding, world) for rows in batches]
+    gathered = world.gather(list(zip(batches, outputs, strict=True)))
+    if gathered is None:
+        return None
+    pairs = [pair for part in gathered for pair in part]
+    logits = np.empty((len(split), pairs[0][1].shape[1]), dtype=pairs[0][1].dtype)
+    for rows, output in pairs:
+        logits[rows] = output
+    return logits
+
+
+def _predict(encoder: Encoder, split: TokenSplit, rows: np.ndarray, padding: Padding, world: World) -> np.ndarray:
+    batch = collate(split, rows, padding)
+    inputs = {name: tensor.to(world.device) for name, tensor in batch.items() if name != "labels"}
+    return encoder.predict(inputs).cpu().numpy()
+
+
+class GradientBuffer:
+    """A flat tensor whose slices are the parameters' `.grad`.
+
+    Micro-batches add into it in place, one all-reduce sums it over workers, and the gradient's norm is one reduction.
+    Its tail travels in the same message:
+
+    - the sums of `STATISTICS`;
+    - for each parameter, how many workers' backward passes reached it. A parameter that none reached has no gradient,
+      which is not a gradient of 0: optimizers neither decay it nor update its moments;
+    - for each worker, whether its own loss (1) or gradient (2) was not finite.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], workers: int = 1) -> None:
+        self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        if not self.parameters:
+            raise UserError("the model has no trainable parameter: all of them are frozen")
+        dtypes = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in self.parameters})
+        if len(dtypes) > 1:
+            raise UserError(f"the model's parameters are in {' and '.join(dtypes)}: training needs all of them in one")
+        sizes = [parameter.numel() for parameter in self.parameters]
+        tail = (len(STATISTICS), len(sizes), workers)
+        self.flat = self.parameters[0].new_zeros(sum(sizes) + sum(tail))
+        self.gradients, self._tail = self.flat.split([sum(sizes), sum(tail)])
+        self._statistics, self._reached, self._broken = self._tail.split(tail)
+        pairs = zip(self.gradients.split(sizes), self.parameters, strict=True)
+        self._slices = [part.view_as(parameter) for part, parameter in pairs]
+        self._indices: dict[Tensor, int] = {parameter: index for index, parameter in enumerate(self.parameters)}
+        self._marks = [False] * len(sizes)
+        for index, (parameter, gradient) in enumerate(zip(self.parameters, self._slices, strict=True)):
+            parameter.grad = gradient
+            parameter.register_hook(partial(_mark_if_any, self._marks, index))
+
+    def mark(self, parameter: Tensor) -> None:
+        """Note that a parameter has a gradient in this step; for functions that add to `.grad` outside of autograd."""
+        index = self._indices.get(parameter)
+        if index is not None:
+            self._marks[index] = True
+
+    def clear(self) -> None:
+        """Start a new step."""
+        self.flat.zero_()
+        self._marks[:] = [False] * len(self._marks)
+
+    def add_statistics(self, statistics: Tensor) -> None:
+        """Add a micro-batch's statistics."""
+        self._statistics += statistics.to(self._statistics)
+
+    def all_reduce(self, world: World) -> None:
+        """Replace everything by its sum over all workers."""
+        self._reached.copy_(torch.tensor(self._marks))
+        if world.size > 1:
+            loss, norm = self._statistics[STATISTICS.index("loss")], self.gradients.norm()
+            self._broken[world.rank] = ~loss.isfinite() + 2 * ~norm.isfinite()
+        world.all_reduce(self.flat)
+        self.__dict__.pop("_sums", None)
+
+    @cached_property
+    def _sums(self) -> list[float]:
+        """The tail, copied from the device once per step."""
+        return self._tail.tolist()
+
+    def statistics(self) -> dict[str, float]:
+        """The sums over all samples of the step, by name."""
+        return dict(zip(STATISTICS, self._sums, strict=False))
+
+    def clip(self, max_norm: float) -> float:
+        """Scale the gradient down to `max_norm` if that is positive and exceeded; return the norm before.
+
+        The factor is that of torch.nn.utils.clip_grad_norm_.
+        """
+        norm = float(self.gradients.norm())
+        if 0 < max_norm < norm + 1e-6:
+            self.gradients.mul_(max_norm / (norm + 1e-6))
+        return norm
+
+    @contextmanager
+    def only_reached(self) -> Iterator[None]:
+        """For an optimizer's step: set `.grad` to None where no backward pass of any worker reached the parameter."""
+        reached = self._sums[len(STATISTICS) :][: len(self.parameters)]
+        hidden = [index for index, count in enumerate(reached) if not count]
+        for index in hidden:
+            self.parameters[index].grad = None
+        try:
+            yield
+        finally:
+            for index in hidden:
+                self.parameters[index].grad = self._slices[index]
+
+    def describe_broken(self, norm: float) -> str:
+        """Say what is not finite, given the gradient's norm, and on which workers as far as each saw it itself."""
+        flags = [round(flag) for flag in self._sums[len(STATISTICS) + len(self.parameters) :]]
+        by_worker = [
+            f"{name_workers([rank for rank, flag in enumerate(flags) if flag == kind])}: {_NOT_FINITE[kind]}"
+            for kind in sorted(set(flags) - {0})
+        ]
+        if by_worker:
+            return "; ".join(by_worker)
+        loss_broken = not math.isfinite(self.statistics()["loss"])
+        return _NOT_FINITE[loss_broken + 2 * (not math.isfinite(norm))]
+
+
+_NOT_FINITE = {
+    1: "the loss is not finite",
+    2: "the gradient is not finite",
+    3: "the loss and the gradient are not finite",
+}
+
+
+def _mark_if_any(marks: list[bool], index: int, gradient: Tensor | None) -> None:
+    """Mark a parameter when autograd calls its hook with a gradient; a custom function may give it none."""
+    if gradient is not None:
+        marks[index] = True

@@ -1,0 +1,107 @@
+"""Sweeps on a real SLURM: jobs stand in its queue, and what they leave is what this machine's pool leaves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+from safetensors.torch import load_file
+
+from scala_lab.errors import UserError
+from scala_lab.sweep.cells import Cell, Measurement
+from scala_lab.sweep.engine import run_sweep
+from scala_lab.sweep.slurm import SlurmCluster, SlurmOptions
+from scala_lab.sweep.store import RunStore
+from tests.processes import PATIENCE
+from tests.sweep import measures
+from tests.sweep.measures import tiny_spec
+from tests.sweep.slurm import running_slurm
+from tests.sweep.test_engine import Here
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def slurm():
+    pytest.importorskip("submitit", reason="the optional package submitit is not installed")
+    with running_slurm() as slurm:
+        yield slurm
+
+
+def test_cluster_leaves_what_this_machine_leaves(slurm, inputs, tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_CONF", str(slurm.config))
+    alone = tiny_spec(*inputs)
+    pair = tiny_spec(*inputs, workers=2)
+    diverging = tiny_spec(*inputs, method="plain", lr=1e30)
+    cells = [
+        Cell(alone),
+        Cell(diverging),
+        Cell(pair),
+        Cell(Measurement(measures.weight_sum, (alone,))),
+        Cell(Measurement(measures.weight_sum, (diverging,))),
+        Cell(Measurement(measures.raises, (), {"message": "broken"}, alone=True)),
+    ]
+    here, there = RunStore(tmp_path / "here"), RunStore(tmp_path / "there")
+    queue: set[str] = set()
+    over = threading.Event()
+
+    def watch():
+        while not over.wait(0.1):
+            queue.update(slurm.ask("squeue", "--states=all", "--array", "--noheader", "--format=%i %j"))
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        # One worker per node, so that the run with two workers is torchrun's, on two nodes.
+        cluster = SlurmCluster(SlurmOptions("tests", minutes=5, workers_per_node=1), poll_seconds=0.5)
+        remote = run_sweep(cells, there, cluster)
+    finally:
+        over.set()
+        watching.join()
+    local = run_sweep(cells, here, Here())
+
+    jobs = {line.split()[0] for line in queue if line.endswith("scala-lab")}
+    assert len(jobs) == 5, queue  # all but the measurement of the diverged run, which is known to fail beforehand
+    assert {job for job in jobs if "_" in job}, "runs that ask for the same stand in one array"
+    for name in ("status", "metrics", "best", "counts", "steps_done", "learning_rate"):
+        assert {key: run[name] for key, run in remote.runs.items() if name in run} == {
+            key: run[name] for key, run in local.runs.items() if name in run
+        }
+    statuses = sorted(run["status"] for run in remote.runs.values())
+    assert statuses == ["diverged", "finished", "finished"]
+    for name in ("status", "result", "error"):
+        assert {key: record[name] for key, record in remote.measurements.items()} == {
+            key: record[name] for key, record in local.measurements.items()
+        }
+    for spec in (alone, pair):
+        left, right = (load_file(store.run(spec).checkpoint / "model.safetensors") for store in (here, there))
+        assert all(tensor.equal(right[name]) for name, tensor in left.items())
+
+
+def test_job_that_vanishes_fails_its_cell_only(slurm, inputs, tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_CONF", str(slurm.config))
+    monkeypatch.setattr("scala_lab.sweep.slurm.GONE_SECONDS", 1.0)
+    lethal = Measurement(measures.dies, (), {"marker": str(tmp_path / "marker"), "times": 5})
+    healthy = Measurement(measures.random_numbers)
+    cluster = SlurmCluster(SlurmOptions("tests", minutes=5), poll_seconds=0.5)
+    records = run_sweep([Cell(lethal), Cell(healthy)], RunStore(tmp_path / "store"), cluster)
+    assert records.measurements[healthy.id]["status"] == "finished"
+    assert records.measurements[lethal.id]["status"] == "failed"
+    assert "left the queue without a result" in records.measurements[lethal.id]["error"]
+    assert (tmp_path / "marker").stat().st_size == 2  # it was given a second chance
+
+
+def test_cluster_says_what_it_lacks(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "submitit", sys)  # whether it is installed or not
+    with pytest.raises(UserError, match="no sbatch"):
+        SlurmCluster(SlurmOptions())
+
+
+def test_cluster_says_which_package_it_needs():
+    hide = "import sys; sys.modules['submitit'] = None"
+    code = f"{hide}; from scala_lab.sweep.slurm import *; SlurmCluster(SlurmOptions())"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE).stderr
+    assert "pip install 'scala-lab[cluster]'" in said

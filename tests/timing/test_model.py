@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from scala_lab.batches import BatchPlan
+from scala_lab.timing.model import (
+    FREE,
+    Compute,
+    Link,
+    Load,
+    Network,
+    StepModel,
+    Workload,
+    best_workers,
+    epoch_seconds,
+    even_load,
+    fit_compute,
+    fit_link,
+    planned_load,
+)
+
+PLAIN = Compute(per_step=2e-3, per_micro_batch=1e-3, per_row=1e-4, per_token=2e-5, per_square=1e-7)
+NOISE = Compute(4e-3, 3e-3, 2e-4, 6e-5, 2e-7)
+MODEL = StepModel(
+    PLAIN,
+    NOISE,
+    update={"adamw": 1e-3, "lamb": 2e-3},
+    gradient_bytes=4e6,
+    network=Network(Link(1e-5, 1e9), Link(1e-4, 1e8), per_host=4),
+    crowding=1.1,
+    update_crowding=1.3,
+)
+WORK = Workload(rows=100_000, length=20.0, micro_batch=64, optimizer="adamw")
+LINK = Link(latency=1e-4, bandwidth=1e8)
+NUMBERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+def test_fit_finds_the_constants_that_made_the_times():
+    shapes = ((2, 12, 2), (8, 12, 8), (64, 12, 64), (64, 12, 16), (16, 40, 16), (48, 40, 48), (1, 90, 1))
+    loads = [even_load(rows, 1, most, length) for rows, length, most in shapes]
+    found = fit_compute(loads, [PLAIN.seconds(load) for load in loads])
+    for name in ("per_step", "per_micro_batch", "per_row", "per_token", "per_square"):
+        assert getattr(found, name) == pytest.approx(getattr(PLAIN, name))
+
+
+def test_a_plan_s_load_is_that_of_its_padded_micro_batches():
+    plan = BatchPlan(np.array([9, 7, 7, 5, 3, 2]), batch_size=6, micro_batch=2, workers=2, part_cost=100)
+    # (9 7), (7 5) and (3 2) are dealt whole, and the last two are more than the first
+    assert planned_load(plan, plan.global_batch(0)) == Load(2, 4, 7 + 7 + 3 + 3, 49 + 49 + 9 + 9)
+    assert planned_load(plan, plan.global_batch(0), rank=1) == Load(1, 2, 9 + 9, 81 + 81)
+
+
+def test_a_step_is_the_sum_of_its_parts():
+    load = Load(2, 100, 3000, 90_000)
+    own = PLAIN.seconds(load)
+    assert MODEL.step_seconds(load, 1, "adamw") == pytest.approx(own + 1e-3)
+    exchange = MODEL.network.all_reduce(4e6, 8)
+    assert MODEL.step_seconds(load, 8, "lamb") == pytest.approx(1.1 * own + 1.3 * 2e-3 + exchange)
+    assert MODEL.without_communication(load, 8, "lamb") == pytest.approx(1.1 * own + 1.3 * 2e-3)
+    # a delay of five sixths: one step in six has noise
+    mixed = MODEL.step_seconds(load, 1, "adamw", noise=1 / 6)
+    assert mixed == pytest.approx(5 / 6 * own + NOISE.seconds(load) / 6 + 1e-3)
+
+
+def test_without_cost_of_communication_or_of_steps_scaling_is_perfect():
+    free = replace(MODEL, plain=Compute(0, 0, 1e-4, 2e-5), update={"adamw": 0.0}, crowding=1.0, update_crowding=1.0)
+    free = replace(free, network=Network(FREE, FREE, 4))
+    alone = epoch_seconds(free, WORK, 1024, 1)
+    for workers in NUMBERS:
+        assert epoch_seconds(free, WORK, 1024, workers) == pytest.approx(alone / workers)
+
+
+def test_with_ever_larger_batches_what_is_exchanged_is_nothing_beside_the_samples():
+    even = replace(MODEL, crowding=1.0, update_crowding=1.0)
+    gains = [epoch_seconds(even, WORK, size, 1) / epoch_seconds(even, WORK, size, 32) for size in (32, 1024, 1 << 24)]
+    assert gains == sorted(gains)
+    assert gains[0] < 2
+    assert gains[-1] == pytest.approx(32, rel=0.01)
+
+
+def test_communication_can_hide_behind_the_backward_pass_but_not_below_nothing():
+    load = Load(16, 1024, 20_000)
+    hidden = replace(MODEL, overlap=1.0)
+    assert hidden.step_seconds(load, 4, "adamw") == pytest.approx(hidden.without_communication(load, 4, "adamw"))
+    small = Load(1, 1, 20)
+    assert hidden.step_seconds(small, 4, "adamw") > hidden.without_communication(small, 4, "adamw")
+
+
+def test_best_number_of_workers_grows_with_the_batch():
+    few, many = (best_workers(MODEL, WORK, size, NUMBERS) for size in (32, 1024))
+    assert few < many
+    assert math.isnan(epoch_seconds(MODEL, WORK, 32, 64))
+
+
+def test_an_exchange_sends_what_its_algorithm_says():
+    # two members of a ring: two rounds, each half of the message
+    assert LINK.all_reduce(1e6, 2) == pytest.approx(2e-4 + 1e6 / 1e8)
+    assert LINK.all_reduce(1e6, 4) == pytest.approx(6e-4 + 1.5e6 / 1e8)
+    assert LINK.all_reduce(1e6, 8, "tree") == pytest.approx(6e-4 + 2e6 / 1e8)
+    assert LINK.all_reduce(1e6, 1) == 0
+
+
+def test_rings_carry_large_messages_and_trees_small_ones_among_many():
+    for size, better in ((1e9, "ring"), (1e3, "tree")):
+        assert LINK.all_reduce(size, 64, "best") == LINK.all_reduce(size, 64, better)
+
+
+def test_limits():
+    assert FREE.all_reduce(1e9, 1024) == 0
+    assert Link(1e-4, math.inf).all_reduce(1e9, 1024) == pytest.approx(2 * 1023 * 1e-4)
+    # without latency, the number of members hardly matters: at most twice the message
+    assert Link(0.0, 1e8).all_reduce(1e8, 10**6) == pytest.approx(2.0, rel=1e-5)
+
+
+def test_hosts_exchange_only_what_each_has_summed_up():
+    network = Network(within=Link(0.0, 1e9), across=Link(0.0, 1e8), per_host=16)
+    assert network.all_reduce(1e8, 16) == pytest.approx(0.1 * 30 / 16)
+    assert network.all_reduce(1e8, 32) == pytest.approx(0.1 * 30 / 16 + 1.0)
+    assert network.all_reduce(1e8, 1) == 0
+
+
+@pytest.mark.parametrize("members", [2, 5])
+def test_fit_finds_the_link_that_made_the_times(members):
+    sizes = [1e3, 1e5, 1e6, 1e7]
+    found = fit_link(sizes, [LINK.all_reduce(size, members) for size in sizes], members)
+    assert found.latency == pytest.approx(LINK.latency)
+    assert found.bandwidth == pytest.approx(LINK.bandwidth)
