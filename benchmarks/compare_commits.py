@@ -72,13 +72,19 @@ def train(tree: Path, out: Path, task: str, recipe: str, workers: int, threads: 
 
 
 def sharpness(tree: Path, run: Path, threads: int) -> str:
-    """Every number that is found about the curvature of a run's checkpoint, but for seconds."""
+    """Every number about the curvature of a run's checkpoint, but for seconds."""
     file = run.with_suffix(".json")
     words = ("sharpness", run, *SHARPNESS.split(), "--threads", threads, "--json", file)
     scala_lab(tree, *words, accepted=(0, 1))  # 1: something has not converged, which the record says
-    found = json.loads(file.read_text())[0]
-    numbers = {name: value for name, value in found.items() if name not in ("checkpoint", "seconds")}
-    return json.dumps(numbers, sort_keys=True)
+    (record,) = json.loads(file.read_text())
+    return json.dumps(_without(record, "checkpoint", "seconds"), sort_keys=True)
+
+
+def _without(value: Any, *names: str) -> Any:
+    """The value without some entries of its dicts, however deep they are."""
+    if isinstance(value, dict):
+        return {name: _without(entry, *names) for name, entry in value.items() if name not in names}
+    return [_without(entry, *names) for entry in value] if isinstance(value, list) else value
 
 
 def report(tree: Path, folder: str, copy: Path) -> dict[str, str]:
