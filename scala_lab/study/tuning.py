@@ -1,0 +1,82 @@
+"""Settings that are tuned: each is chosen on rows of its own, by a grid that grows until its best point is inside.
+
+A study asks `Choices.choose` for a setting, such as the learning rate of LAMB at a batch size. The first answer may be
+provisional: the trials that are still to be run are then in `pending`. The caller runs them and asks the study again,
+until nothing is pending. Nothing but the records of the trials enters a choice, so a report that holds them makes the
+same choices again without training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scala_lab.config import RunSpec
+
+TUNING_SPLIT = "tuning"
+MAX_TRIALS = 9
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The value chosen for a setting, and the trials behind it."""
+
+    value: float
+    scores: Mapping[float, float]  # by value, in percent on the tuning rows; -inf where the trial diverged or failed
+
+    @property
+    def interior(self) -> bool:
+        """Whether the grid goes on at both sides of the chosen value."""
+        return min(self.scores, default=self.value) < self.value < max(self.scores, default=self.value)
+
+
+class Choices:
+    """The choices that the records of trials allow; `find` returns the record of a run, or None if there is none."""
+
+    def __init__(self, find: Callable[[RunSpec], Mapping[str, Any] | None] = lambda spec: None) -> None:
+        self.find = find
+        self.made: dict[tuple[RunSpec, str], Choice] = {}  # by the spec without the setting, and the setting's name
+        self.trials: dict[str, RunSpec] = {}  # all that were asked for, by run id
+        self.pending: dict[str, RunSpec] = {}  # those of them that have no record yet
+
+    def choose(
+        self, spec: RunSpec, setting: str, grid: Sequence[float], *, ratio: float = 2.0, expand: Callable[..., Any] = dict
+    ) -> Choice:
+        """Return the value with the best score on the tuning rows, extending a geometric grid beyond its best end.
+
+        `expand` turns `{setting: value}` into the settings of a trial, where one number stands for several. The grid
+        has at most `MAX_TRIALS` points. While trials are pending, the middle of the grid is returned.
+        """
+        if (spec, setting) in self.made:
+            return self.made[spec, setting]
+        values = sorted(grid)
+        while True:
+            scores = {value: self._score(spec.override(**expand({setting: value}))) for value in values}
+            if any(score is None for score in scores.values()):
+                return Choice(values[len(values) // 2], {})
+            known = {value: score for value, score in scores.items() if score is not None}
+            best = max(known, key=lambda value: (known[value], -value))
+            if len(values) == MAX_TRIALS or values[0] < best < values[-1]:
+                break
+            values = [rounded(best / ratio), *values] if best == values[0] else [*values, rounded(best * ratio)]
+        self.made[spec, setting] = Choice(best, known)
+        return self.made[spec, setting]
+
+    def _score(self, trial: RunSpec) -> float | None:
+        self.trials[trial.run_id] = trial
+        record = self.find(trial)
+        if record is None or record["status"] not in ("finished", "diverged", "failed"):
+            self.pending[trial.run_id] = trial
+            return None
+        self.pending.pop(trial.run_id, None)
+        if record["status"] != "finished":
+            return -math.inf
+        metrics = record["metrics"][TUNING_SPLIT]
+        return 100 * next(iter(metrics.values()))
+
+
+def rounded(value: float) -> float:
+    """Round to three digits, so that a value is written as it is used."""
+    return float(f"{value:.3g}")
