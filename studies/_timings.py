@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scala_lab.config import RunSpec
-from scala_lab.study import Cell
+from scala_lab.study import Cell, DataFrame, Profile
 from scala_lab.study.statistics import Estimate, paired_columns, paired_ratio
 from scala_lab.study.variants import BASELINE, MethodVariant
 from scala_lab.study.verdicts import Part
@@ -16,11 +16,6 @@ from scala_lab.sweep.cells import Measurement
 from scala_lab.timing.calibration import PIECE_SECONDS, WITHIN, calibration
 from scala_lab.timing.harness import step_times
 from studies._checkpoints import middle_rate
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from scala_lab.study.profiles import Profile
 
 SMALL, LARGE = "small batch", "large batch"
 MIN_STEPS, ROWS, WARMUP = 6, 1536, 2
@@ -88,7 +83,7 @@ def step_note(profile: Profile, steps: str, task: str) -> str:
     return f"{timed}; {task}, one process per worker on this machine."
 
 
-def step_rows(done: pd.DataFrame) -> pd.DataFrame:
+def step_rows(done: DataFrame) -> DataFrame:
     """One row per measured cell, method and step: seconds with and without communication, and the work done."""
     import pandas as pd
 
@@ -104,26 +99,24 @@ def step_rows(done: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([pd.DataFrame(part) for part in parts], ignore_index=True)
 
 
-def measured(done: pd.DataFrame) -> pd.DataFrame:
+def measured(done: DataFrame) -> DataFrame:
     """Cells without those that this machine cannot measure."""
     return done[done["lack"].isna()] if "lack" in done else done
 
 
-def lacking(done: pd.DataFrame) -> list[str]:
+def lacking(done: DataFrame) -> list[str]:
     """A note on links that could not be measured."""
-    missing = done[~done["lack"].isna()] if "lack" in done else done.iloc[:0]
-    if missing.empty:
-        return []
-    return [f"Not measured over {', '.join(missing['link'])}: {missing['lack'].iloc[0]}."]
+    missing = done.drop(measured(done).index)
+    return [f"Not measured over {', '.join(missing['link'])}: {missing['lack'].iloc[0]}."] if len(missing) else []
 
 
-def medians(rows: pd.DataFrame, by: list[str], value: str) -> pd.DataFrame:
+def medians(rows: DataFrame, by: list[str], value: str) -> DataFrame:
     """Median and quartiles over steps as value, low and high, in the order of the rows."""
     low, high = (lambda values, share=share: values.quantile(share) for share in (0.25, 0.75))
     return rows.groupby(by, sort=False)[value].agg(low=low, value="median", high=high).reset_index()
 
 
-def gain_per_doubling(line: pd.DataFrame, value: str, counts: list[float]) -> Estimate:
+def gain_per_doubling(line: DataFrame, value: str, counts: list[float]) -> Estimate:
     """The factor by which doubling the workers divides the time, from the first to the last of some numbers."""
     if len(counts) < 2:
         return Estimate(math.nan, -math.inf, math.inf, 0, unit="x")

@@ -8,26 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from scala_lab.methods.recipes import find_recipe
-from scala_lab.study import Cell, Findings, Study, Tabulation
-from scala_lab.study.tables import best_runs, notes, table_by_task
+from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
+from scala_lab.study.tables import best_runs, data_frame, notes, table_by_task
 from scala_lab.study.variants import BASELINE, EFFECTIVE, LAMB, SCALA, MethodVariant, tuned_cells
 from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, above, difference, ratio, record
 from scala_lab.timing.calibration import WITHIN, Calibration
 from scala_lab.timing.model import even_load
-from studies._paper_tables import STEPS_NOTE, TABLE_1, paper_frame, step_counts
+from studies._paper_tables import STEPS_NOTE, TABLE_1, paper_table, step_counts
 from studies._timings import PAPER_WORKERS, RATES, first_steps, machine_constants, measured, timed_steps
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from scala_lab.study.profiles import Profile
-
-INDEX = ("model", "method", "workers", "batch size")
+INDEX = ("model", "method", "workers", "batch_size")
 TIMES, CONSTANTS = "times of steps", "constants"
 """Kinds of cells that are not training runs."""
 STEPS, WARMUP = 4, 1
@@ -73,7 +68,7 @@ def _noisy(row: MethodVariant) -> str:
     return f"{row.method} with noise"
 
 
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
+def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Steps, time and accuracy."""
     runs = frame[frame["kind"].isna()]
     best = best_runs(runs)
@@ -87,14 +82,14 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
             f"B={profile.large_batch}.",
             [*notes(profile, runs, best), *time_notes(times)[:1], REPEATED],
         ),
-        Tabulation("paper", paper_frame(TABLE_1, INDEX), "Table 1 as the paper has it."),
+        paper_table(1, TABLE_1, INDEX),
         Tabulation("steps", step_counts(), "Table 1: the paper's steps beside those of six epochs.", [STEPS_NOTE]),
     ]
     if not times.empty:
         caption = "Table 1: seconds of a run over workers, measured or projected."
         tables.insert(1, Tabulation("times", time_table(profile, times), caption, time_notes(times)))
     accuracy, speed = (part.estimate for part in claim.parts)
-    workers = measured_workers(profile)
+    workers = int(profile.settings.get("workers", 1))
     found = (
         f"On {workers} worker{'s' * (workers != 1)} ScaLA at B={profile.large_batch} takes {speed} less time than the "
         f"baseline at B={profile.small_batch}, and its accuracy differs by {accuracy}."
@@ -102,12 +97,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     return Findings(tables, (), [claim], found)
 
 
-def measured_workers(profile: Profile) -> int:
-    """The number of workers of the training runs."""
-    return int(profile.settings.get("workers", 1))
-
-
-def results_table(profile: Profile, runs: pd.DataFrame, best: pd.DataFrame, times: pd.DataFrame) -> pd.DataFrame:
+def results_table(profile: Profile, runs: DataFrame, best: DataFrame, times: DataFrame) -> DataFrame:
     """A row per method and number of workers, with the times that were measured on so many."""
     import pandas as pd
 
@@ -117,7 +107,7 @@ def results_table(profile: Profile, runs: pd.DataFrame, best: pd.DataFrame, time
         here = times[(times["workers"] == count) & (times["times"] == MEASURED)].dropna(subset="seconds")
         seconds = here.set_index(keys)["seconds"].to_dict()
         made, chosen = (
-            rows.rename(columns={"batch_size": "batch size"}).assign(
+            rows.assign(
                 workers=count,
                 train_seconds=[seconds.get(key, float("nan")) for key in rows[keys].itertuples(index=False, name=None)],
             )
@@ -129,10 +119,8 @@ def results_table(profile: Profile, runs: pd.DataFrame, best: pd.DataFrame, time
     return table.loc[sorted(table.index, key=lambda key: (order.index(key[:2]), key[2]))]
 
 
-def run_times(profile: Profile, done: pd.DataFrame) -> pd.DataFrame:
+def run_times(profile: Profile, done: DataFrame) -> DataFrame:
     """One row per model, task, method and number of workers: seconds of a run, and whether measured or projected."""
-    import pandas as pd
-
     constants = [Calibration.from_dict(cell) for cell in done[done["kind"] == CONSTANTS].to_dict("records")]
     rows: list[tuple[Any, ...]] = []
     for cell in measured(done[done["kind"] == TIMES]).to_dict("records"):
@@ -140,7 +128,7 @@ def run_times(profile: Profile, done: pd.DataFrame) -> pd.DataFrame:
         alone = cell["workers"] == 1 and cell["model"] == profile.models[0]
         if constants and alone and max(profile.workers) < PAPER_WORKERS:
             rows += _projected_rows(profile, cell, constants[0])
-    return pd.DataFrame(rows, columns=["model", "method", "batch size", "workers", "times", "task", "seconds"])
+    return data_frame(rows, ["model", "method", "batch size", "workers", "times", "task", "seconds"])
 
 
 def _methods(profile: Profile) -> Iterator[tuple[MethodVariant, int, float, str]]:
@@ -180,7 +168,7 @@ def _projected_rows(profile: Profile, cell: dict[str, Any], constants: Calibrati
             yield cell["model"], row.method, size, PAPER_WORKERS, PROJECTED, task, steps * seconds
 
 
-def time_table(profile: Profile, times: pd.DataFrame) -> pd.DataFrame:
+def time_table(profile: Profile, times: DataFrame) -> DataFrame:
     """Seconds by task, and how many times faster than the baseline on as many workers: the geometric mean."""
     keys = ["model", "method", "batch size", "workers", "times"]
     table = times.pivot_table("seconds", keys, "task", sort=False)[list(profile.tasks)]
@@ -190,7 +178,7 @@ def time_table(profile: Profile, times: pd.DataFrame) -> pd.DataFrame:
     return table.rename(columns=lambda task: f"{task} time (s)").assign(**{"times faster than baseline": faster})
 
 
-def time_notes(times: pd.DataFrame) -> list[str]:
+def time_notes(times: DataFrame) -> list[str]:
     """Describe what the seconds are."""
     lines = [
         f"Medians of {STEPS} steps after {WARMUP} of warm-up, of every kind on every task with nothing else on the "
@@ -220,7 +208,7 @@ C9 = Claim(
 )
 
 
-def c9(frame: pd.DataFrame) -> ClaimRecord:
+def c9(frame: DataFrame) -> ClaimRecord:
     """Judge the baseline (small batch) and ScaLA (large batch), on the same number of workers."""
     faster = above(
         "time of the baseline over ScaLA's", ratio(frame, "baseline", "ScaLA", value="train_seconds"), MIN_SPEEDUP
@@ -246,6 +234,4 @@ STUDY = Study(
 )
 
 if __name__ == "__main__":
-    from scala_lab.study.api import main
-
     raise SystemExit(main(STUDY))

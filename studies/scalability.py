@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
+from scala_lab.report.figures.timing import exchange_bars, worker_lines
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.variants import BASELINE
 from scala_lab.study.verdicts import Claim, ClaimRecord, above, below, record
 from scala_lab.timing.calibration import WITHIN
@@ -13,11 +13,6 @@ from scala_lab.timing.hosts import bits_per_second
 from scala_lab.timing.model import rounds_and_share
 from studies import _timings as timings
 from studies._timings import GAIN, LARGE, PAPER_WORKERS, SMALL
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from scala_lab.study.profiles import Profile
 
 KEYS = ["label", "B", "workers", "link"]
 KNEE = 4
@@ -39,10 +34,8 @@ def cells(profile: Profile) -> list[Cell]:
     return timings.step_cells(profile, rows, profile.pair[0])
 
 
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
+def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Lines over workers with and without communication, and what communication adds on each kind of link."""
-    from scala_lab.report.figures.timing import exchange_bars, worker_lines
-
     done = frame[frame["status"] == "finished"]
     if timings.measured(done).empty:
         return Findings()
@@ -74,7 +67,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     )
 
 
-def figure_rows(rows: pd.DataFrame) -> pd.DataFrame:
+def figure_rows(rows: DataFrame) -> DataFrame:
     """The four lines of the figure: both batch sizes, with and without communication."""
     import pandas as pd
 
@@ -85,7 +78,7 @@ def figure_rows(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def bar_rows(rows: pd.DataFrame) -> pd.DataFrame:
+def bar_rows(rows: DataFrame) -> DataFrame:
     """A bar per batch size, number of workers and link: computing and exposed communication."""
     several = rows[rows["workers"] > 1]
     whole, without = (timings.medians(several, KEYS, value) for value in ("seconds", "without"))
@@ -97,7 +90,7 @@ def bar_rows(rows: pd.DataFrame) -> pd.DataFrame:
     return whole.assign(label=labels, computing=without["value"], exposed=exposed).sort_values("B", kind="stable")
 
 
-def epoch_table(rows: pd.DataFrame) -> pd.DataFrame:
+def epoch_table(rows: DataFrame) -> DataFrame:
     """Seconds per epoch, exposed communication and speedup by batch size, number of workers and link."""
     table = timings.medians(rows, KEYS, "seconds").rename(columns={"value": "seconds per epoch"})
     table["without communication"] = timings.medians(rows, KEYS, "without")["value"]
@@ -110,7 +103,7 @@ def epoch_table(rows: pd.DataFrame) -> pd.DataFrame:
     return _sorted(table[[*columns, "exposed share", "speedup", "efficiency"]])
 
 
-def exchange_table(steps: pd.DataFrame) -> pd.DataFrame:
+def exchange_table(steps: DataFrame) -> DataFrame:
     """The all-reduce of several workers, beside bytes over rate where the link has one."""
     several = steps[steps["workers"] > 1]
     table = timings.medians(several, [*KEYS, "gradient_bytes"], "exchange").rename(columns={"value": "all-reduce (s)"})
@@ -123,7 +116,7 @@ def exchange_table(steps: pd.DataFrame) -> pd.DataFrame:
     return _sorted(table[[*KEYS, "MB sent", "all-reduce (s)", "low", "high", "bytes / rate (s)", "ratio"]])
 
 
-def throughput_table(steps: pd.DataFrame) -> pd.DataFrame:
+def throughput_table(steps: DataFrame) -> DataFrame:
     """Samples, tokens and operations per second by batch size, number of workers and link."""
     rates = steps[KEYS].assign(
         **{
@@ -136,11 +129,11 @@ def throughput_table(steps: pd.DataFrame) -> pd.DataFrame:
     return _sorted(rates.groupby(KEYS, sort=False).median().reset_index())
 
 
-def _sorted(table: pd.DataFrame) -> pd.DataFrame:
+def _sorted(table: DataFrame) -> DataFrame:
     return table.rename(columns={"label": "batch"}).sort_values("B", kind="stable")
 
 
-def _sentence(table: pd.DataFrame) -> str:
+def _sentence(table: DataFrame) -> str:
     """Speedups within a host and over each link."""
     parts = []
     for label, group in table.groupby("batch", sort=False):
@@ -163,7 +156,7 @@ C1 = Claim(
 )
 
 
-def c1(frame: pd.DataFrame) -> ClaimRecord:
+def c1(frame: DataFrame) -> ClaimRecord:
     """Judge the small batch."""
     small = frame[frame["label"] == SMALL]
     counts = sorted(set(small["workers"]))
@@ -190,7 +183,7 @@ C2 = Claim(
 )
 
 
-def c2(frame: pd.DataFrame) -> ClaimRecord:
+def c2(frame: DataFrame) -> ClaimRecord:
     """Judge the large batch."""
     large = frame[frame["label"] == LARGE]
     counts = sorted(set(large["workers"]))
@@ -217,6 +210,4 @@ STUDY = Study(
 )
 
 if __name__ == "__main__":
-    from scala_lab.study.api import main
-
     raise SystemExit(main(STUDY))

@@ -159,3 +159,10 @@ def time_note(profile: Profile) -> str:
         f"Times are seconds of training on {workers} worker{'s' * (workers != 1)}, taken while other runs share the "
         "machine; forward passes do not depend on that."
     )
+
+
+def data_frame(data: Iterable[Any], columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """Return a DataFrame; studies call this, since `scala-lab study --list` is to import them without pandas."""
+    import pandas as pd
+
+    return pd.DataFrame(data, columns=columns)
