@@ -120,9 +120,9 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         figures.append(Drawing("lemma", _lemma_figure(done), "Lemma: relative gap over ascent steps."))
         assumed = inner[inner["ratio"] < 2]
         if len(assumed):
-            worst = (assumed["worst_factor"] / (assumed["ratio"] - 1)).max()
+            slowest = (assumed["worst_factor"] / (assumed["ratio"] - 1)).max()
             sentences.append(
-                f"Under the lemma's S/C < 2 the slowest single ascent step took {worst:.2f} of its factor."
+                f"Under the lemma's S/C < 2 the slowest single ascent step took {slowest:.2f} of its factor."
             )
     return Findings(tables, figures, claims, " ".join(sentences))
 
@@ -299,11 +299,11 @@ def _lemma_figure(done: DataFrame) -> Any:
     )
 
 
-def _outer_sentence(claim: Any, table: DataFrame) -> str:
-    exponent = claim.parts[0].estimate
-    worst = table.loc[table["value / bound"].idxmax()] if table["value / bound"].notna().any() else None
-    text = f"With the theorem's rate and batch the squared gradient falls like T^({exponent.value:.2f})."
-    if worst is not None:
+def _outer_sentence(claim: ClaimRecord, table: DataFrame) -> str:
+    exponent = claim.parts[0].estimate.value
+    text = f"With the theorem's rate and batch the squared gradient falls like T^({exponent:.2f})."
+    if table["value / bound"].notna().any():
+        worst = table.loc[table["value / bound"].idxmax()]
         text += f" The largest value over the printed bound is {worst['value / bound']:.2f}, at U/L = {worst['U/L']:g}."
     return text
 

@@ -52,22 +52,16 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     heat = frame[frame["batch_size"] != small]
     best = best_runs(frame, ("batch_size",))
     claims = [c3(heat), c4(best)]
+    budget = f"AdamW, {profile.settings['epochs']} epochs, means over {len(profile.side_seeds)} seeds."
+    best_caption = "Figure 1(b): the best rate of each batch size and its gap to the small batch."
     tables = [
         Tabulation(
             "",
             heat_table(heat),
             f"Figure 1(b): accuracy (%) of the baseline on {task}, batch sizes as rows, rates as columns.",
-            [
-                f"AdamW, {profile.settings['epochs']} epochs, means over {len(profile.side_seeds)} seeds. "
-                f"{grid_note(best, ('batch_size',))}",
-                *status_note(frame),
-            ],
+            [f"{budget} {grid_note(best, ('batch_size',))}", *status_note(frame)],
         ),
-        Tabulation(
-            "best",
-            best_by_size(best, small),
-            "Figure 1(b): the best rate of each batch size and its gap to the small batch.",
-        ),
+        Tabulation("best", best_by_size(best, small), best_caption),
     ]
     figure = Drawing(
         "",

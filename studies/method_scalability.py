@@ -15,19 +15,20 @@ from studies import _timings as timings
 from studies._timings import GAIN, PAPER_WORKERS, SMALL
 
 SCALA, NO_DELAY = "ScaLA", "ScaLA without delay"
+DELAY = find_recipe("scala").option_values()["delay"]
 RATES = ("200mbit",)
 """One link between hosts is enough to see its effect on each method."""
 
 
 def cells(profile: Profile) -> list[Cell]:
-    """Steps of four kinds; ScaLA with its delay is made of LAMB's steps and steps with noise."""
+    """Return timings of four kinds of steps; ScaLA's run is made of LAMB's steps and steps with noise."""
     large = profile.large_batch
     rows = [(BASELINE.named(SMALL), profile.small_batch), (BASELINE, large), (LAMB, large)]
     return timings.step_cells(profile, [*rows, (WITHOUT_DELAY.named(NO_DELAY), large)], profile.pair[1], RATES)
 
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
-    """Five lines over workers."""
+    """Compare the time of a run over workers for every method."""
     done = frame[frame["status"] == "finished"]
     if timings.measured(done).empty:
         return Findings()
@@ -47,7 +48,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     table = table.pivot_table("value", "label", "column", sort=False)
     notes = [
         timings.step_note(profile, f"{epochs} epochs", task),
-        f"ScaLA: LAMB's steps for {_delay():g} of {epochs} epochs, then steps with noise.",
+        f"ScaLA: LAMB's steps for {DELAY:g} of {epochs} epochs, then steps with noise.",
         *timings.lacking(done),
     ]
     figure = worker_lines(lines.assign(label=titles), "Time of a run over workers", "seconds per run")
@@ -59,18 +60,14 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     )
 
 
-def _delay() -> float:
-    return find_recipe("scala").option_values()["delay"]
-
-
 def run_rows(done: DataFrame, epochs: int) -> DataFrame:
-    """One row per line, number of workers, link and step: seconds of a run at that step's pace."""
+    """Return one row per line, number of workers, link and step: seconds of a run at that step's pace."""
     import pandas as pd
 
     steps = timings.step_rows(done)
     rows = steps[["label", "workers", "link", "step"]].copy()
     rows["seconds"] = steps["seconds"] * steps["steps_per_epoch"] * epochs
-    share = min(_delay() / epochs, 1.0)
+    share = min(DELAY / epochs, 1.0)
     plain, noisy = (
         rows[rows["label"] == label].set_index(["workers", "link", "step"])["seconds"]
         for label in (LAMB.method, NO_DELAY)

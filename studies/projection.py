@@ -35,7 +35,7 @@ ASSUMED = (
 
 
 def cells(profile: Profile) -> list[Cell]:
-    """A fit per model of the paper, a calibration of this machine, and the timings of the studies of scalability."""
+    """Return a fit per model of the paper, a calibration of this machine, and the timings of both scalabilities."""
     fits = [
         Cell(Measurement(paper_projection, settings={"model": model, "workers": WORKERS}), kind=PAPER, model=model)
         for model in SECONDS
@@ -48,7 +48,7 @@ def cells(profile: Profile) -> list[Cell]:
 
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
-    """Predicted beside measured, predicted beside reported, and lines up to 1,024 workers."""
+    """Compare predictions with what was measured here and with what the paper reports, and project to more workers."""
     done = frame[frame["status"] == "finished"]
     parts = [_here(profile, done), _paper(done[done["kind"] == PAPER])]
     return Findings(
@@ -92,7 +92,7 @@ def _here(profile: Profile, done: DataFrame) -> Findings:
 
 
 def heldout_rows(constants: Calibration, runs: DataFrame) -> DataFrame:
-    """One row per timed cell over a link that was calibrated: seconds of a step, predicted and measured."""
+    """Return one row per timed cell over a calibrated link: seconds of a step, predicted and measured."""
     rows = []
     for cell in runs.to_dict("records"):
         workers, link = int(cell["workers"]), cell["link"]
@@ -117,7 +117,7 @@ def heldout_rows(constants: Calibration, runs: DataFrame) -> DataFrame:
 
 
 def own_projection(profile: Profile, constants: Calibration, runs: DataFrame) -> tuple[DataFrame, list[str]]:
-    """Lines over workers for each calibrated link between hosts, and notes on the best number of workers."""
+    """Return lines over workers for each calibrated link between hosts, and notes on the best number of workers."""
     cell = runs[runs["task"] == profile.pair[0]].iloc[0].to_dict()
     length = float(np.sum(cell[f"{LARGE}:tokens"]) / np.sum(cell[f"{LARGE}:samples"]))
     work = Workload(100_000, length, int(profile.settings.get("micro_batch", 64)), "adamw")
@@ -136,7 +136,7 @@ def own_projection(profile: Profile, constants: Calibration, runs: DataFrame) ->
 
 
 def constant_table(constants: Calibration) -> DataFrame:
-    """Constants by name, in units that read well."""
+    """Return the constants by name, in units that read well."""
     rows = [
         (f"{kind} step: {name}", value, unit)
         for kind, computing in (("plain", constants.plain), ("noisy", constants.noise))
@@ -157,10 +157,17 @@ def constant_table(constants: Calibration) -> DataFrame:
 
 
 def _paper(done: DataFrame) -> Findings:
-    """The paper's tables: residual of every reported cell, constants, and lines over workers."""
+    """Fit the paper's tables: residuals of all reported cells, constants, and lines over workers."""
     if done.empty:
         return Findings()
-    residuals = residual_rows(done)
+    residuals = data_frame(
+        {"model": fit["model"], "row": row, "task": task, "fitted on": "yes" if used else "no"}
+        | {"reported": reported, "fitted": fitted, "fitted / reported": fitted / reported}
+        for fit in done.to_dict("records")
+        for row, task, used, reported, fitted in zip(
+            *(fit[name] for name in ("row", "task", "used", "reported", "fitted")), strict=True
+        )
+    )
     off = np.exp(np.abs(np.log(residuals["fitted / reported"])))
     odd, unseen = residuals[off > MAX_ERROR], residuals["fitted on"] == "no"
     names = ", ".join(f"{row['model']} {row['task']} {row['row']}" for row in odd.to_dict("records"))
@@ -189,18 +196,6 @@ def _paper(done: DataFrame) -> Findings:
         found=f"Fitted on two of the paper's tasks it predicts the {unseen.sum()} reported cells of the other two with "
         f"a median error of {100 * (np.median(off[unseen]) - 1):.0f}%; {len(odd)} of all {len(off)} cells are off by "
         f"more than {MAX_ERROR}x.",
-    )
-
-
-def residual_rows(done: DataFrame) -> DataFrame:
-    """One row per reported cell."""
-    return data_frame(
-        {"model": fit["model"], "row": row, "task": task, "fitted on": "yes" if used else "no"}
-        | {"reported": reported, "fitted": fitted, "fitted / reported": fitted / reported}
-        for fit in done.to_dict("records")
-        for row, task, used, reported, fitted in zip(
-            fit["row"], fit["task"], fit["used"], fit["reported"], fit["fitted"], strict=True
-        )
     )
 
 

@@ -29,13 +29,13 @@ FLOPS_NOTE = (
 
 
 def cells(profile: Profile) -> list[Cell]:
-    """The baseline at both batch sizes, for every number of workers of the profile, and across two hosts."""
+    """Return the baseline at both batch sizes, for every number of workers of the profile, and across two hosts."""
     rows = [(BASELINE.named(SMALL), profile.small_batch), (BASELINE.named(LARGE), profile.large_batch)]
     return timings.step_cells(profile, rows, profile.pair[0])
 
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
-    """Lines over workers with and without communication, and what communication adds on each kind of link."""
+    """Draw time over workers with and without communication, and what communication adds on each kind of link."""
     done = frame[frame["status"] == "finished"]
     if timings.measured(done).empty:
         return Findings()
@@ -68,7 +68,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
 
 
 def figure_rows(rows: DataFrame) -> DataFrame:
-    """The four lines of the figure: both batch sizes, with and without communication."""
+    """Return the four lines of the figure: both batch sizes, with and without communication."""
     import pandas as pd
 
     parts = []
@@ -79,7 +79,7 @@ def figure_rows(rows: DataFrame) -> DataFrame:
 
 
 def bar_rows(rows: DataFrame) -> DataFrame:
-    """A bar per batch size, number of workers and link: computing and exposed communication."""
+    """Return a bar per batch size, number of workers and link: computing and exposed communication."""
     several = rows[rows["workers"] > 1]
     whole, without = (timings.medians(several, KEYS, value) for value in ("seconds", "without"))
     labels = [
@@ -91,7 +91,7 @@ def bar_rows(rows: DataFrame) -> DataFrame:
 
 
 def epoch_table(rows: DataFrame) -> DataFrame:
-    """Seconds per epoch, exposed communication and speedup by batch size, number of workers and link."""
+    """Return seconds per epoch, exposed communication and speedup by batch size, number of workers and link."""
     table = timings.medians(rows, KEYS, "seconds").rename(columns={"value": "seconds per epoch"})
     table["without communication"] = timings.medians(rows, KEYS, "without")["value"]
     exposed = 1 - table["without communication"] / table["seconds per epoch"]
@@ -104,7 +104,7 @@ def epoch_table(rows: DataFrame) -> DataFrame:
 
 
 def exchange_table(steps: DataFrame) -> DataFrame:
-    """The all-reduce of several workers, beside bytes over rate where the link has one."""
+    """Return the seconds of an all-reduce, beside bytes over rate where the link has one."""
     several = steps[steps["workers"] > 1]
     table = timings.medians(several, [*KEYS, "gradient_bytes"], "exchange").rename(columns={"value": "all-reduce (s)"})
     shares = [rounds_and_share(workers, "ring")[1] for workers in table["workers"]]
@@ -117,7 +117,7 @@ def exchange_table(steps: DataFrame) -> DataFrame:
 
 
 def throughput_table(steps: DataFrame) -> DataFrame:
-    """Samples, tokens and operations per second by batch size, number of workers and link."""
+    """Return samples, tokens and operations per second by batch size, number of workers and link."""
     rates = steps[KEYS].assign(
         **{
             "samples/s": steps["samples"] / steps["seconds"],
@@ -134,7 +134,6 @@ def _sorted(table: DataFrame) -> DataFrame:
 
 
 def _sentence(table: DataFrame) -> str:
-    """Speedups within a host and over each link."""
     parts = []
     for label, group in table.groupby("batch", sort=False):
         here = group[group["link"] == WITHIN]

@@ -97,11 +97,10 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     lost = frame[frame["status"] != "finished"]
     if len(lost):
         notes.append(f"Without a result: {', '.join(sorted(set(lost['method'])))} ({len(lost)} runs).")
+    caption = f"Figure 1(c): top eigenvalue on {task}, mean and deviation over sets and seeds."
     return Findings(
         tables=[Tabulation("", sharpness_table(done), "Figure 1(c): sharpness at the end of training.", notes)],
-        figures=[
-            Drawing("", _bars(done), f"Figure 1(c): top eigenvalue on {task}, mean and deviation over sets and seeds.")
-        ],
+        figures=[Drawing("", _bars(done), caption)],
         claims=[c5(done), c6(done)],
         found=_sentence(done),
     )

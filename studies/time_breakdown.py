@@ -29,7 +29,7 @@ MIN_CPU_SHARE = 0.85
 
 
 def cells(profile: Profile) -> list[Cell]:
-    """One measurement in which the methods take turns."""
+    """Return one measurement in which the methods take turns."""
     task = profile.pair[0]
     specs = tuple(first_steps(profile, row, task, profile.large_batch) for row in ROWS.values())
     settings = {"names": list(ROWS), "steps": STEPS, "warmup": WARMUP, "threads": profile.settings.get("threads") or 1}
@@ -38,7 +38,7 @@ def cells(profile: Profile) -> list[Cell]:
 
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
-    """Stacked bars, a table in forward passes, and the parts of the claim."""
+    """Compare the phases of a step in units of a forward pass."""
     done = frame[frame["status"] == "finished"]
     if done.empty:
         return Findings()
@@ -71,7 +71,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
 
 
 def phase_rows(done: DataFrame) -> DataFrame:
-    """One row per method, step and phase."""
+    """Return one row per method, step and phase."""
     rows = [
         (*key.split(":"), step, value)
         for cell in done.to_dict("records")
@@ -83,7 +83,7 @@ def phase_rows(done: DataFrame) -> DataFrame:
 
 
 def counted_share(rows: DataFrame) -> float:
-    """Share of a step that its phases account for: the smallest median over steps of all methods."""
+    """Return the share of a step that its phases account for: the smallest of all methods' medians over steps."""
     parts = rows[rows["phase"] != STEP].groupby(["method", "step"])["seconds"].sum()
     whole = rows[rows["phase"] == STEP].set_index(["method", "step"])["seconds"]
     return float((parts / whole).groupby("method").median().min())
