@@ -1,4 +1,4 @@
-"""Estimate the cost of runs and sweeps before they start: steps, forward passes (a backward counts as two) and time."""
+"""Estimate the cost of runs and sweeps: steps, forward passes (a backward counts as two), time in all and time left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scala_lab.errors import UserError
 from scala_lab.machine import usable_cores
 from scala_lab.methods.cost import passes_per_sample
 from scala_lab.methods.recipes import find_recipe
-from scala_lab.sweep.cells import Cell, Measurement, WorkItem
+from scala_lab.sweep.cells import Cell, Measurement, WorkItem, runs_alone
 from scala_lab.sweep.store import RunStore, unique_items
 
 
@@ -126,11 +126,7 @@ def _seconds(
 
 
 def run_seconds(spec: RunSpec, work: Plan) -> float:
-    """Estimate the seconds of a run that has this machine to itself.
-
-    Raises:
-        UserError: The model or the data is not available, or the run is for a device that this machine lacks.
-    """
+    """Estimate the seconds of a run that has this machine to itself; raises what `measure_speed` does."""
     from scala_lab.timing.speed import mean_tokens, measure_speed
 
     speed = measure_speed(spec)
@@ -146,3 +142,54 @@ def _mean_seconds(store: RunStore) -> dict[str, float]:
         if record["status"] == "finished":
             times[record["function"]].append(record["seconds"])
     return {function: sum(seconds) / len(seconds) for function, seconds in times.items()}
+
+
+class Pace:
+    """Estimates times from those of similar items: seconds per unit of cost of runs, mean seconds of measurements."""
+
+    def __init__(self) -> None:
+        self._totals: dict[object, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+
+    def learn(self, item: WorkItem, cost: float, seconds: float) -> None:
+        """Add how long an item took."""
+        for kind, weight in self._weights(item, cost):
+            costs, total = self._totals[kind]
+            self._totals[kind] = costs + weight, total + seconds
+
+    def expect(self, item: WorkItem, cost: float) -> float | None:
+        """Return the seconds that an item will take, or None if nothing similar has ended yet."""
+        for kind, weight in self._weights(item, cost):
+            costs, total = self._totals[kind]
+            if costs:
+                return total / costs * weight
+        return None
+
+    def seconds_left(self, left: Iterable[tuple[WorkItem, float]], at_once: float) -> float | None:
+        """Return the seconds that items with these costs will take in all, or None if nothing similar has ended.
+
+        Measurements that run alone add their whole time; items that nothing similar has ended of are left out.
+        """
+        times = [(item, seconds) for item, cost in left if (seconds := self.expect(item, cost)) is not None]
+        alone = sum(seconds for item, seconds in times if runs_alone(item))
+        together = sum(seconds for item, seconds in times if not runs_alone(item))
+        return together / at_once + alone if times else None
+
+    def _weights(self, item: WorkItem, cost: float) -> list[tuple[object, float]]:
+        """Return the kinds that an item belongs to, the most similar one first, and what it weighs in each."""
+        if isinstance(item, Measurement):
+            return [(item.path, 1.0)]
+        return [((item.encoder.model, item.batches.batch_size, item.optim.optimizer), cost), ("any run", cost)]
+
+
+def describe_seconds(seconds: float) -> str:
+    """Write a duration in the unit that people would use.
+
+    Example:
+        >>> describe_seconds(45), describe_seconds(600), describe_seconds(100_000)
+        ('45 s', '10 min', '27.8 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

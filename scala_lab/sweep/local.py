@@ -21,7 +21,8 @@ from typing import IO
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
 from scala_lab.machine import LAUNCHER, end_process, end_with_launcher, usable_cores
-from scala_lab.sweep.work import STDERR_CHARACTERS, Ending, Executor, Job, carry_out, child_pythonpath
+from scala_lab.sweep.cells import Job
+from scala_lab.sweep.engine import STDERR_CHARACTERS, Ending, Executor, carry_out, child_pythonpath
 
 READY = "ready"
 MAX_FAILED_STARTS = 3
@@ -90,9 +91,9 @@ class LocalPool(Executor):
         return self._cores if on_gpu else min(job.cores, self._cores)
 
     def _idle_worker(self) -> _Worker:
-        for worker in self._workers:
-            if worker.job is None:
-                return worker
+        idle = next((worker for worker in self._workers if worker.job is None), None)
+        if idle is not None:
+            return idle
         worker = _Worker()
         self._workers.append(worker)
         self._selector.register(worker.answers, selectors.EVENT_READ, worker)

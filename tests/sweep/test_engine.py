@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from scala_lab.errors import UserError
-from scala_lab.sweep.cells import Cell, Measurement, key_of
-from scala_lab.sweep.engine import run_sweep
+from scala_lab.sweep.cells import Cell, Job, Measurement, key_of
+from scala_lab.sweep.engine import Ending, carry_out, run_sweep
 from scala_lab.sweep.local import LocalPool
 from scala_lab.sweep.store import RunStore
-from scala_lab.sweep.work import Ending, Job, carry_out
 from tests.sweep import measures
 from tests.sweep.measures import tiny_spec
 from tests.tiny import save_tiny_model, write_rows
