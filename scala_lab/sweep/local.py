@@ -50,8 +50,8 @@ class LocalPool(Executor):
         self._queue.clear()
         for worker in self._workers:
             worker.process.kill()
-        while self._workers:
-            self._remove(self._workers[0])
+        for worker in list(self._workers):
+            self._remove(worker)
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """Queue the jobs and start those that there is room for."""
@@ -91,12 +91,11 @@ class LocalPool(Executor):
         return self._cores if on_gpu else min(job.cores, self._cores)
 
     def _idle_worker(self) -> _Worker:
-        idle = next((worker for worker in self._workers if worker.job is None), None)
-        if idle is not None:
-            return idle
-        worker = _Worker()
-        self._workers.append(worker)
-        self._selector.register(worker.answers, selectors.EVENT_READ, worker)
+        worker = next((worker for worker in self._workers if worker.job is None), None)
+        if worker is None:
+            worker = _Worker()
+            self._workers.append(worker)
+            self._selector.register(worker.answers, selectors.EVENT_READ, worker)
         return worker
 
     def _read_answer(self, worker: _Worker) -> Ending | None:

@@ -179,21 +179,17 @@ class SlurmCluster(Executor):
         machine = job.item.machine
         nodes = math.ceil(machine.workers / self.options.workers_per_node)
         if machine.workers % nodes:
-            raise UserError(
-                f"{machine.workers} workers cannot be dealt evenly to {nodes} nodes: choose another workers_per_node"
-            )
+            uneven = f"{machine.workers} workers cannot be dealt evenly to {nodes} nodes"
+            raise UserError(f"{uneven}: choose another workers_per_node")
         workers = machine.workers // nodes
         return Resources(nodes, workers * (machine.threads or 1), workers if machine.device == "cuda" else 0)
 
     def _executor(self, resources: Resources, store: Path) -> submitit.SlurmExecutor:
         import submitit
 
-        memory = self.options.memory_gb
-        optional = {
-            "partition": self.options.partition,
-            "mem": None if memory is None else f"{math.ceil(memory * 1024)}MB",
-            "additional_parameters": self._settings or None,
-        }
+        optional = {"partition": self.options.partition, "additional_parameters": self._settings}
+        if self.options.memory_gb is not None:
+            optional["mem"] = f"{math.ceil(self.options.memory_gb * 1024)}MB"
         executor = submitit.SlurmExecutor(store / "slurm")
         executor.update_parameters(
             job_name="scala-lab",
@@ -203,7 +199,7 @@ class SlurmCluster(Executor):
             srun_args=[f"--cpus-per-task={resources.cpus}"],  # which srun no longer takes from sbatch
             use_srun=resources.nodes == 1,  # else the job's one process starts srun itself, when it has the lock
             **resources.parameters(),
-            **{name: value for name, value in optional.items() if value is not None},
+            **{name: value for name, value in optional.items() if value},
         )
         return executor
 

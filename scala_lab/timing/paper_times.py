@@ -85,10 +85,9 @@ class PaperCell:
 def paper_projection(runs: Sequence[RunResult], *, model: str, workers: Sequence[int]) -> dict[str, Any]:
     """Fit the paper's times of one of its models on two tasks, predict all four, and project to more workers.
 
-    Returns:
-        For each reported cell `row`, `task`, `reported` and `fitted` (seconds of a step) and `used` (1 where the fit
-        saw it); the constants by name; and `projected_B` for B = 32 and 1024, seconds of an epoch of MNLI for each of
-        `workers`, None where a worker would be without samples.
+    The result has for each reported cell `row`, `task`, `reported` and `fitted` (seconds of a step) and `used` (1 where
+    the fit saw it); the constants by name; and `projected_B` for B = 32 and 1024, seconds of an epoch of MNLI for each
+    of `workers`, None where a worker would be without samples.
     """
     fitted, cells = fit_paper(model)
     result: dict[str, Any] = {
@@ -112,17 +111,15 @@ def paper_projection(runs: Sequence[RunResult], *, model: str, workers: Sequence
     return result
 
 
-def fit_paper(model: str, tasks: Sequence[str] = FITTED_ON) -> tuple[StepModel, list[PaperCell]]:
-    """Fit the constants on some tasks, and predict all cells.
+def fit_paper(model: str) -> tuple[StepModel, list[PaperCell]]:
+    """Fit the constants on two tasks, and predict all reported cells.
 
     For each of many values of crowding the other constants follow from nonnegative least squares of relative errors,
-    and the best is taken. What noise adds is fitted afterwards, on what the first fit leaves of the rows with noise.
-
-    Returns:
-        The model, in which steps with noise stand for a mean step of a run with ScaLA; and every reported cell.
+    and the best is taken. What noise adds is fitted afterwards, on what the first fit leaves of the rows with noise;
+    the model's steps with noise stand for a mean step of a run with ScaLA.
     """
     cells = [
-        PaperCell(row, task, *ROWS[row], seconds, task in tasks)
+        PaperCell(row, task, *ROWS[row], seconds, task in FITTED_ON)
         for row in ROWS
         for task, seconds in zip(TASKS, step_seconds(model, row), strict=True)
     ]
