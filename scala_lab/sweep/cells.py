@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,21 +60,6 @@ class Measurement:
         """Call the function on the trained runs, given in the order of `of`."""
         return self.function(runs, **self.settings)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, for another process."""
-        runs = [spec.to_dict() for spec in self.of]
-        return {"function": self.path, "of": runs, "settings": dict(self.settings), "alone": self.alone}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Measurement:
-        """Rebuild the measurement that `to_json` wrote."""
-        module, _, name = values["function"].partition(":")
-        try:
-            function = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError) as error:
-            raise UserError(f"measurement {values['function']!r} cannot be found: {error}") from None
-        return cls(function, tuple(map(RunSpec.from_dict, values["of"])), values["settings"], values["alone"])
-
 
 WorkItem = RunSpec | Measurement
 """A piece of work with an id: a run to train or a measurement to take."""
@@ -129,14 +113,3 @@ class Job:
         if isinstance(self.item, Measurement):
             return int(self.item.settings.get("threads") or 1)
         return self.item.machine.workers * (self.item.machine.threads or 1)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, for another process."""
-        item = self.item.to_json() if isinstance(self.item, Measurement) else self.item.to_dict()
-        return {"item": item, "store": str(self.store), "options": [self.save_every, self.retry_failed]}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Job:
-        """Rebuild the job that `to_json` wrote."""
-        read = Measurement.from_json if "function" in values["item"] else RunSpec.from_dict
-        return cls(read(values["item"]), Path(values["store"]), *values["options"])

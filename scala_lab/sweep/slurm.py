@@ -104,16 +104,16 @@ class ClusterWork:
 
     resources: Resources
 
-    def __call__(self, values: dict[str, Any]) -> Outcome:
+    def __call__(self, job: Job) -> Outcome:
         """Carry out a job; srun starts only after the run is locked, so that no node waits for others in vain."""
         train = partial(train_over_nodes, resources=self.resources) if self.resources.nodes > 1 else None
-        return carry_out(Job.from_json(values), train)
+        return carry_out(job, train)
 
-    def checkpoint(self, values: dict[str, Any]) -> Any:
+    def checkpoint(self, job: Job) -> Any:
         """Return what submitit queues again when the time is up: the same, since the run's state is on disk."""
         from submitit.helpers import DelayedSubmission
 
-        return DelayedSubmission(self, values)
+        return DelayedSubmission(self, job)
 
 
 class SlurmCluster(Executor):
@@ -144,7 +144,7 @@ class SlurmCluster(Executor):
             executor = self._executor(resources, group[0].store)
             try:
                 with executor.batch():
-                    handles = [executor.submit(ClusterWork(resources), job.to_json()) for job in group]
+                    handles = [executor.submit(ClusterWork(resources), job) for job in group]
             except Exception as error:  # submitit passes on whatever sbatch says as an exception of its own
                 said = (str(error).strip() or type(error).__name__).splitlines()
                 raise UserError(f"sbatch does not take the jobs: {said[-1]}") from error

@@ -70,8 +70,8 @@ class Calibration:
         """Build a time model for hosts of `per_host` workers; default what fills this one, or 1 if not `WITHIN`."""
         per_host = per_host or (self.cores if link == WITHIN else 1)
         network = Network(self.links.get(WITHIN, FREE), self.links.get(link, FREE), per_host)
-        factors = {"crowding": self.crowding, "update_crowding": self.update_crowding}
-        return StepModel(self.plain, self.noise, self.update, self.gradient_bytes, network, **factors)
+        constants = (self.plain, self.noise, self.update, self.gradient_bytes)
+        return StepModel(*constants, network, self.crowding, self.update_crowding)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values and lists, ready for JSON; an infinite bandwidth is None."""
@@ -90,17 +90,11 @@ class Calibration:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Calibration:
         """The calibration that `to_dict` wrote."""
-        links = zip(values["links"], values["latency"], values["bandwidth"], strict=True)
-        return cls(
-            Compute(*values["plain"]),
-            Compute(*values["noise"]),
-            dict(zip(values["optimizers"], values["update"], strict=True)),
-            values["gradient_bytes"],
-            values["crowding"],
-            values["update_crowding"],
-            int(values["cores"]),
-            {name: Link(latency, math.inf if speed is None else speed) for name, latency, speed in links},
-        )
+        update = dict(zip(values["optimizers"], values["update"], strict=True))
+        scalars = (values[name] for name in ("gradient_bytes", "crowding", "update_crowding"))
+        named = zip(values["links"], values["latency"], values["bandwidth"], strict=True)
+        links = {name: Link(latency, math.inf if speed is None else speed) for name, latency, speed in named}
+        return cls(Compute(*values["plain"]), Compute(*values["noise"]), update, *scalars, int(values["cores"]), links)
 
 
 def calibration(runs: Sequence[RunResult], *, rates: Sequence[str], seconds: float, threads: int = 1) -> dict[str, Any]:
@@ -221,18 +215,15 @@ class _PieceTimer:
         beginning at once, `together` if that is wanted, else 0.
         """
 
-        def one_round() -> list[tuple[float, float]]:
-            pairs = []
-            for piece in pieces:
-                attempt = partial(self._attempt, piece, fill_caches)
-                alone = undisturbed(attempt, self.alone) if self.world.leads else 0.0
-                barrier(self.world)
-                crowd = undisturbed(partial(attempt, wait=True), self.world) if together else 0.0
-                barrier(self.world)
-                pairs.append((alone, crowd))
-            return pairs
+        def time_piece(piece: Callable[[], Any]) -> tuple[float, float]:
+            attempt = partial(self._attempt, piece, fill_caches)
+            alone = undisturbed(attempt, self.alone) if self.world.leads else 0.0
+            barrier(self.world)
+            crowd = undisturbed(partial(attempt, wait=True), self.world) if together else 0.0
+            barrier(self.world)
+            return alone, crowd
 
-        everyone = self.world.gather(self._rounds(one_round))
+        everyone = self.world.gather(self._rounds(lambda: list(map(time_piece, pieces))))
         if everyone is None:
             return {}
         seconds = np.array(everyone)  # (workers, rounds, pieces, 2)

@@ -17,6 +17,7 @@ import json
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -124,24 +125,24 @@ def _take_turns(trainings: Mapping[str, TimedTraining], world: World, steps: int
 
     Which of both comes first changes from step to step, so that neither is always the first to meet a shape.
     """
-    own: dict[str, dict[bool, list[dict[str, float]]]] = {name: {False: [], True: []} for name in trainings}
+    own: dict[tuple[str, bool], list[dict[str, float]]] = defaultdict(list)
     for step in range(warmup + steps):
         for name, timed in trainings.items():
             for silent in (False, True) if step % 2 == 0 else (True, False):
                 if world.size > 1 or not silent:
-                    own[name][silent].append(timed.step(step, silent))
+                    own[name, silent].append(timed.step(step, silent))
     everyone = world.gather(own)
     if everyone is None:
         return {}
     counted, has_silent = range(warmup, warmup + steps), world.size > 1
     result: dict[str, Any] = {}
     for name, timed in trainings.items():
-        first = own[name][False]
+        first = own[name, False]
         lists = {
             STEP: [first[step][STEP] for step in counted],
-            "without": [max(worker[name][has_silent][step][STEP] for worker in everyone) for step in counted],
+            "without": [max(worker[name, has_silent][step][STEP] for worker in everyone) for step in counted],
             **{phase: [first[step][phase] for step in counted] for phase in first[0]},
-            "exchange": [min(worker[name][False][step]["all-reduce"] for worker in everyone) for step in counted],
+            "exchange": [min(worker[name, False][step]["all-reduce"] for worker in everyone) for step in counted],
             **timed.work(counted),
         }
         result |= {f"{name}:{quantity}": values for quantity, values in lists.items()}

@@ -71,15 +71,10 @@ class PaperCell:
     row: str
     task: str
     workers: int
-    batch_size: int
+    load: Load
     reported: float
     used: bool
     fitted: float = math.nan
-
-    @property
-    def load(self) -> Load:
-        """What each worker computes."""
-        return _load(self.task, self.workers, self.batch_size)
 
 
 def paper_projection(runs: Sequence[RunResult], *, model: str, workers: Sequence[int]) -> dict[str, Any]:
@@ -119,8 +114,8 @@ def fit_paper(model: str) -> tuple[StepModel, list[PaperCell]]:
     the model's steps with noise stand for a mean step of a run with ScaLA.
     """
     cells = [
-        PaperCell(row, task, *ROWS[row], seconds, task in FITTED_ON)
-        for row in ROWS
+        PaperCell(row, task, workers, _load(task, workers, batch_size), seconds, task in FITTED_ON)
+        for row, (workers, batch_size) in ROWS.items()
         for task, seconds in zip(TASKS, step_seconds(model, row), strict=True)
     ]
     used = [cell for cell in cells if cell.used]
