@@ -184,7 +184,7 @@ def measure_speed(spec: RunSpec) -> Speed:
 
 
 def mean_tokens(spec: RunSpec) -> float:
-    """Mean number of tokens of the rows in the sample."""
+    """Return the mean number of tokens of the rows in the sample."""
     return float(_sample_of(spec).train.lengths.mean())
 
 

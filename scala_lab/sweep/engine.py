@@ -85,8 +85,7 @@ def run_sweep(
 
     Equal cells are computed once. A run that diverged or failed, or a measurement that failed, is recorded as such and
     does not stop the sweep; what failed in an earlier sweep stays so unless `retry_failed`. With `progress`, stderr
-    shows what is done, running and left. An interrupted run continues from the state that it saves `save_every` so many
-    seconds.
+    shows what is done, running and left. A run saves its state every `save_every` seconds, to continue from it.
     """
     cells = list(cells)
     check_root(store.root)

@@ -74,7 +74,7 @@ class Calibration:
         return StepModel(*constants, network, self.crowding, self.update_crowding)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values and lists, ready for JSON; an infinite bandwidth is None."""
+        """Return plain values and lists, ready for JSON; an infinite bandwidth is None."""
         links = self.links.values()
         return {
             "plain": list(astuple(self.plain)),
@@ -89,12 +89,13 @@ class Calibration:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Calibration:
-        """The calibration that `to_dict` wrote."""
+        """Rebuild the calibration that `to_dict` wrote."""
         update = dict(zip(values["optimizers"], values["update"], strict=True))
-        scalars = (values[name] for name in ("gradient_bytes", "crowding", "update_crowding"))
+        scalars = {name: values[name] for name in ("gradient_bytes", "crowding", "update_crowding")}
         named = zip(values["links"], values["latency"], values["bandwidth"], strict=True)
         links = {name: Link(latency, math.inf if speed is None else speed) for name, latency, speed in named}
-        return cls(Compute(*values["plain"]), Compute(*values["noise"]), update, *scalars, int(values["cores"]), links)
+        plain, noise = (Compute(*values[kind]) for kind in ("plain", "noise"))
+        return cls(plain, noise, update, **scalars, cores=int(values["cores"]), links=links)
 
 
 def calibration(runs: Sequence[RunResult], *, rates: Sequence[str], seconds: float, threads: int = 1) -> dict[str, Any]:
@@ -125,7 +126,7 @@ def calibrate(spec: RunSpec, rates: Sequence[str] = (), seconds: float = PIECE_S
 
 
 def _workers_per_host(spec: RunSpec) -> int:
-    """How many workers fill this host: GPUs, or cores over the threads of a worker."""
+    """Return how many workers fill this host: GPUs, or cores over the threads of a worker."""
     if spec.machine.device == "cuda":
         import torch
 
@@ -134,7 +135,7 @@ def _workers_per_host(spec: RunSpec) -> int:
 
 
 def _crowding(timings: Iterable[Mapping[str, list[float]]]) -> float:
-    """Geometric mean of the slow-down when all cores do the same, at least 1."""
+    """Return the geometric mean of the slow-down when all cores do the same, at least 1."""
     ratios = [np.log(np.divide(timing["together"], timing["alone"])) for timing in timings]
     return max(1.0, float(np.exp(np.mean(ratios))))
 

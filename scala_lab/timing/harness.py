@@ -224,7 +224,7 @@ class ForwardFlops:
     per_square: float
 
     def of(self, lengths: np.ndarray) -> float:
-        """Operations for rows of these lengths."""
+        """Return the operations for rows of these lengths."""
         sizes = np.asarray(lengths, dtype=np.float64)
         return float(self.per_row * len(sizes) + self.per_token * sizes.sum() + self.per_square * (sizes**2).sum())
 
@@ -260,7 +260,7 @@ def _linear_flops(model: Any, length: int) -> float:
 
 
 def matmul_rate(world: World, precision: str) -> float:
-    """Operations per second of this process in the fastest of the matrix products that fit into `MATMUL_SECONDS`."""
+    """Measure operations per second in the fastest of the matrix products that fit into `MATMUL_SECONDS`."""
     import torch
 
     from scala_lab.training.precision import AUTOCAST

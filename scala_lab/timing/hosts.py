@@ -98,7 +98,7 @@ def open_hosts(count: int, rate: str | None = None) -> Iterator[Hosts]:
 
 
 def unsupported_reason() -> str | None:
-    """Why this machine or this user cannot have hosts, as a sentence; None if they can."""
+    """Return why this machine or this user cannot have hosts, as a sentence; None if they can."""
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
         return f"hosts on one machine need {', '.join(missing)} (Debian packages iproute2 and util-linux)"

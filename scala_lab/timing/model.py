@@ -34,13 +34,13 @@ class Load:
 
 
 def even_load(batch_size: int, workers: int, micro_batch: int, length: float) -> Load:
-    """The load of the busiest worker when rows of one length are dealt evenly."""
+    """Return the load of the busiest worker when rows of one length are dealt evenly."""
     rows = math.ceil(batch_size / workers)
     return Load(math.ceil(rows / micro_batch), rows, rows * length, rows * length**2)
 
 
 def planned_load(plan: BatchPlan, global_batch: np.ndarray) -> Load:
-    """The load that a plan gives the first worker, which has most to do."""
+    """Return the load that a plan gives the first worker, which has most to do."""
     parts = [plan.lengths[rows] for rows in plan.deal(global_batch, 0)]
     shapes = [(len(lengths), int(lengths.max())) for lengths in parts]
     return Load(
@@ -62,7 +62,7 @@ class Compute:
     per_square: float = 0.0
 
     def seconds(self, load: Load) -> float:
-        """Seconds for a load."""
+        """Return the seconds for a load."""
         return (
             self.per_step
             + self.per_micro_batch * load.micro_batches
@@ -85,7 +85,7 @@ class Link:
     bandwidth: float
 
     def all_reduce(self, size: float, members: int) -> float:
-        """Seconds to sum `size` bytes over so many members; 0 for one."""
+        """Return the seconds to sum `size` bytes over so many members; 0 for one."""
         rounds, share = rounds_and_share(members)
         return rounds * self.latency + share * size / self.bandwidth
 
@@ -94,7 +94,7 @@ FREE = Link(0.0, math.inf)
 
 
 def rounds_and_share(members: int) -> tuple[int, float]:
-    """Rounds of a ring all-reduce, and the bytes through every link as a share of the message.
+    """Return the rounds of a ring all-reduce, and the bytes through every link as a share of the message.
 
     Example:
         >>> rounds_and_share(4)
@@ -112,7 +112,7 @@ def fit_link(sizes: Sequence[float], seconds: Sequence[float], members: int) -> 
 
 
 def _fit(rows: np.ndarray, seconds: Sequence[float]) -> list[float]:
-    """Nonnegative least squares of rows @ constants = seconds, each equation divided by its seconds."""
+    """Solve rows @ constants = seconds by nonnegative least squares, each equation divided by its seconds."""
     from scipy.optimize import nnls
 
     times = np.asarray(seconds)
@@ -128,7 +128,7 @@ class Network:
     per_host: int
 
     def all_reduce(self, size: float, workers: int) -> float:
-        """Seconds to sum `size` bytes over so many workers, on as few hosts as hold them."""
+        """Return the seconds to sum `size` bytes over so many workers, on as few hosts as hold them."""
         hosts = math.ceil(workers / self.per_host)
         return self.within.all_reduce(size, math.ceil(workers / hosts)) + self.across.all_reduce(size, hosts)
 
@@ -149,12 +149,12 @@ class StepModel:
     update_crowding: float = 1.0
 
     def step_seconds(self, load: Load, workers: int, optimizer: str, *, noise: float = 0.0) -> float:
-        """Mean seconds of steps of which a share has noise, for the load of the worker with most to do."""
+        """Return the mean seconds of steps of which a share has noise, for the load of the worker with most to do."""
         computing = self.without_communication(load, workers, optimizer, noise=noise)
         return computing + self.network.all_reduce(self.gradient_bytes, workers)
 
     def without_communication(self, load: Load, workers: int, optimizer: str, *, noise: float = 0.0) -> float:
-        """Seconds of a step if nothing were sent."""
+        """Return the seconds of a step if nothing were sent."""
         own = (1 - noise) * self.plain.seconds(load) + noise * self.noise.seconds(load)
         update = self.update[optimizer]
         return own + update if workers == 1 else own * self.crowding + update * self.update_crowding
@@ -172,7 +172,7 @@ class Workload:
 
 
 def epoch_seconds(model: StepModel, work: Workload, batch_size: int, workers: int) -> float:
-    """Seconds of a pass over all rows; nan where a worker would be without samples."""
+    """Return the seconds of a pass over all rows; nan where a worker would be without samples."""
     if workers > batch_size:
         return math.nan
     load = even_load(batch_size, workers, work.micro_batch, work.length)
@@ -180,6 +180,6 @@ def epoch_seconds(model: StepModel, work: Workload, batch_size: int, workers: in
 
 
 def best_workers(model: StepModel, work: Workload, batch_size: int, counts: Iterable[int]) -> int:
-    """The number of workers with the shortest epoch, the smallest of equals."""
+    """Return the number of workers with the shortest epoch, the smallest of equals."""
     able = [workers for workers in counts if workers <= batch_size]
     return min(able, key=lambda workers: epoch_seconds(model, work, batch_size, workers))

@@ -126,7 +126,7 @@ def fit_paper(model: str) -> tuple[StepModel, list[PaperCell]]:
 
 
 def step_seconds(model: str, row: str) -> tuple[float, ...]:
-    """Reported seconds of one step on each task."""
+    """Return the reported seconds of one step on each task."""
     steps = SMALL_STEPS if ROWS[row][1] == 32 else LARGE_STEPS
     return tuple(seconds / count for seconds, count in zip(SECONDS[model][row], steps, strict=True))
 
@@ -165,7 +165,7 @@ def _fit_noise(cells: Sequence[PaperCell], without: StepModel) -> StepModel:
 
 
 def predict(model: StepModel, row: str, task: str, workers: int, batch_size: int) -> float:
-    """Seconds of a step in a row of the tables, on any number of workers."""
+    """Return the seconds of a step in a row of the tables, on any number of workers."""
     optimizer = "adamw" if row.startswith("baseline") else "lamb"
     load = _load(task, workers, batch_size)
     return model.step_seconds(load, workers, optimizer, noise=float(row.startswith(SCALA)))
