@@ -107,7 +107,7 @@ def exchange_table(steps: DataFrame) -> DataFrame:
     """Return the seconds of an all-reduce, beside bytes over rate where the link has one."""
     several = steps[steps["workers"] > 1]
     table = timings.medians(several, [*KEYS, "gradient_bytes"], "exchange").rename(columns={"value": "all-reduce (s)"})
-    shares = [rounds_and_share(workers, "ring")[1] for workers in table["workers"]]
+    shares = [rounds_and_share(workers)[1] for workers in table["workers"]]
     table["bytes"] = shares * table["gradient_bytes"]
     table["MB sent"] = table["bytes"] / 1e6
     rates = [math.nan if link == WITHIN else bits_per_second(link) for link in table["link"]]

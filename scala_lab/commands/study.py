@@ -177,8 +177,7 @@ def _print_plan(
     from rich.table import Table
 
     from scala_lab.cli import result_console
-    from scala_lab.sweep.cost import estimate
-    from scala_lab.sweep.progress import describe_seconds
+    from scala_lab.sweep.cost import describe_seconds, estimate
 
     table = Table("study")
     for heading in ("runs", "measurements", "steps", "forward passes", "time here"):
