@@ -36,17 +36,8 @@ def lines_figure(
 ) -> Figure:
     """Draw a panel per task, in it a line per method through the means over runs, shifted a little from one another.
 
-    Args:
-        frame: One row per run. Where x is not finite the mean is drawn as a level across the panel.
-        x: Column of the position.
-        x_label: Under the panels.
-        title: Over the figure.
-        y: Column of the height.
-        y_label: Beside the first panel.
-        by: Column with a value per line.
-        panel: Column with a value per panel.
-        log_x: Logarithmic positions, with a tick at each.
-        log_y: Panels with a logarithmic height.
+    `frame` has one row per run. Where x is not finite the mean is drawn as a level across the panel. `log_y` names the
+    panels whose y axis is logarithmic.
     """
     require_columns(frame, x, y, by, panel)
     panels, names = list(dict.fromkeys(frame[panel])), list(dict.fromkeys(frame[by]))
@@ -74,25 +65,25 @@ def lines_figure(
     return figure
 
 
-def dots_figure(frame: pd.DataFrame, *, title: str, y: str = "score", y_label: str = ACCURACY) -> Figure:
+def dots_figure(frame: pd.DataFrame, *, title: str) -> Figure:
     """Draw a panel per task, in it a row per method with each run as a small mark, and the mean.
 
-    `frame` has one row per run: task, method and y.
+    `frame` has one row per run: task, method and score.
     """
-    require_columns(frame, "task", "method", y)
+    require_columns(frame, "task", "method", "score")
     tasks, methods = list(dict.fromkeys(frame["task"])), list(dict.fromkeys(frame["method"]))
     with styled():
         figure = new_figure(1.9 + 2.1 * len(tasks), 1.6 + 0.36 * len(methods))
         panels = figure.subplots(1, len(tasks), squeeze=False, sharey=True)[0]
         for axes, task in zip(panels, tasks, strict=True):
             for row, method in enumerate(methods):
-                values = frame[(frame["task"] == task) & (frame["method"] == method)][y].to_numpy(float)
+                values = frame[(frame["task"] == task) & (frame["method"] == method)]["score"].to_numpy(float)
                 axes.plot(values, np.full(len(values), row), "|", color="#777777", markersize=9)
                 mean, std = _mean_and_std(values)
                 if math.isfinite(mean):
                     axes.errorbar(mean, row, xerr=std, fmt="o", color=COLOURS[0], markerfacecolor="white", capsize=3)
             axes.set_title(task)
-            axes.set_xlabel(y_label)
+            axes.set_xlabel(ACCURACY)
             axes.grid(axis="x")
             axes.set_ylim(len(methods) - 0.5, -0.5)
         panels[0].set_yticks(range(len(methods)), methods)
@@ -100,7 +91,7 @@ def dots_figure(frame: pd.DataFrame, *, title: str, y: str = "score", y_label: s
     return figure
 
 
-def cost_figure(frame: pd.DataFrame, *, title: str, cost_label: str = "cost (forward passes over the rows)") -> Figure:
+def cost_figure(frame: pd.DataFrame, *, title: str) -> Figure:
     """Draw accuracy against cost, a panel per task.
 
     `frame` has one row per run: task, setting (its text is written beside the point), joined (whether a line passes
@@ -116,7 +107,7 @@ def cost_figure(frame: pd.DataFrame, *, title: str, cost_label: str = "cost (for
                 _cost_points(axes, rows[rows["joined"] == joined], joined)
             axes.margins(x=0.12, y=0.15)
             axes.set_title(task)
-            axes.set_xlabel(cost_label)
+            axes.set_xlabel("cost (forward passes over the rows)")
             axes.set_ylabel(ACCURACY if task == tasks[0] else "")
             axes.grid(axis="y")
         figure.suptitle(title)
@@ -181,7 +172,7 @@ def _finish(figure: Figure, title: str) -> None:
     figure.suptitle(title)
 
 
-def rate_heat_map(frame: pd.DataFrame, title: str = "Accuracy over batch size and learning rate") -> Figure:
+def rate_heat_map(frame: pd.DataFrame, title: str) -> Figure:
     """Draw batch sizes as rows, rates as columns, accuracy in percent in each cell.
 
     The best cell of a row has a frame, dashed where it is the first or last of the grid. Cells whose runs diverged say
@@ -214,7 +205,7 @@ def rate_heat_map(frame: pd.DataFrame, title: str = "Accuracy over batch size an
         axes.set_ylabel("batch size")
         axes.set_title(title)
         if np.isfinite(scores.to_numpy()).any():
-            figure.colorbar(colours, ax=axes, label="accuracy (%)", pad=0.02)
+            figure.colorbar(colours, ax=axes, label=ACCURACY, pad=0.02)
         if axes.get_legend_handles_labels()[0]:
             figure.legend(loc="outside lower center", ncols=2)
     return figure

@@ -23,15 +23,8 @@ def rate_panels(
 ) -> Figure:
     """Draw measured values with their intervals, a panel for each group of lines, claimed bounds as thin lines.
 
-    Args:
-        frame: One row per panel, label and number of steps: panel, label, steps, value, and optionally low, high
-            and bound (nan for none).
-        title: Over the figure.
-        x_label: Of the steps.
-        y_label: Of the values.
-        log_steps: Whether steps are logarithmic, so that a power law is a straight line, or not, so that a linear
-            rate is one.
-        bound_label: Of the thin lines.
+    `frame` has one row per panel, label and number of steps: panel, label, steps, value, and optionally low, high and
+    bound (nan for none). With `log_steps` a power law is a straight line, without it a linear rate is one.
     """
     require_columns(frame, "panel", "label", "steps", "value")
     panels = list(dict.fromkeys(frame["panel"]))

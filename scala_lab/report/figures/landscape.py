@@ -33,12 +33,7 @@ def slice_1d_plot(
 ) -> Figure:
     """Draw loss, and accuracy where there is one, along a line, for one or several models.
 
-    Args:
-        frames: What `slice_1d` returned, by the model's name.
-        title: Over the figure.
-        x_label: Of the position: the direction's label.
-        unit: Of the loss.
-        marks: Positions of checkpoints.
+    `frames` has what `slice_1d` returned, by the model's name; `marks` are positions of checkpoints.
     """
     _check_slices(frames, "position", "loss")
     log_loss = _spans_decades(np.concatenate([frame["loss"].to_numpy(float) for frame in frames.values()]))
@@ -90,32 +85,6 @@ BANDS = 14
 """Filled bands of a contour plot; every other edge is drawn and labelled."""
 
 
-def contour(
-    frame: pd.DataFrame,
-    title: str = "Loss around the checkpoint",
-    x_label: str = DISTANCE,
-    y_label: str = DISTANCE,
-    unit: str = "nats",
-    *,
-    value: Value = "loss",
-) -> Figure:
-    """Draw filled contours with labelled lines; see `side_by_side`."""
-    return side_by_side({"": frame}, title, x_label, y_label, unit, value=value)
-
-
-def surface_3d(
-    frame: pd.DataFrame,
-    title: str = "Loss around the checkpoint",
-    x_label: str = DISTANCE,
-    y_label: str = DISTANCE,
-    unit: str = "nats",
-    *,
-    value: Value = "loss",
-) -> Figure:
-    """Draw a surface over the plane; see `side_by_side`."""
-    return side_by_side({"": frame}, title, x_label, y_label, unit, kind="surface", value=value)
-
-
 def side_by_side(
     frames: Mapping[str, pd.DataFrame],
     title: str = "Loss around the checkpoints, on one scale",
@@ -129,15 +98,7 @@ def side_by_side(
 ) -> Figure:
     """Draw several models' planes on one scale of colour and height, so that they can be compared by eye.
 
-    Args:
-        frames: What `slice_2d` returned, by the model's name.
-        title: Over the figure.
-        x_label: The first direction's label.
-        y_label: The second direction's label.
-        unit: Of the loss.
-        kind: contour or surface.
-        value: loss or accuracy.
-        marks: Positions of checkpoints on the x axis.
+    `frames` has what `slice_2d` returned, by the model's name; `marks` are positions of checkpoints on the x axis.
     """
     _check_slices(frames, "x", "y", value)
     grids = [_grid(frame, value) for frame in frames.values()]

@@ -24,12 +24,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def phase_bars(
-    frame: pd.DataFrame, title: str = "Where the time of a step goes", unit: str = "forward passes"
-) -> Figure:
+def phase_bars(frame: pd.DataFrame) -> Figure:
     """Draw one stacked bar per method, a part for each phase, the whole step written beside it.
 
-    `frame` has one row per method and phase: method, phase, value (in `unit`).
+    `frame` has one row per method and phase: method, phase, value (in forward passes).
     """
     require_columns(frame, "method", "phase", "value")
     methods = list(dict.fromkeys(frame["method"]))
@@ -50,13 +48,13 @@ def phase_bars(
             axes.annotate(f"{whole:.2f}", (whole, row), xytext=(5, 0), textcoords="offset points", va="center")
         label_rows(axes, methods)
         axes.set_xlim(0, 1.1 * left.max())
-        axes.set_xlabel(f"time of a step ({unit})")
-        axes.set_title(title)
+        axes.set_xlabel("time of a step (forward passes)")
+        axes.set_title("Where the time of a step goes")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 
 
-def exchange_bars(frame: pd.DataFrame, title: str = "What communication adds to a step") -> Figure:
+def exchange_bars(frame: pd.DataFrame) -> Figure:
     """Draw one bar per setup, in percent of the step: computing, and communication not hidden behind it.
 
     `frame` has one row per setup: label, computing, exposed, both in the same unit.
@@ -77,14 +75,12 @@ def exchange_bars(frame: pd.DataFrame, title: str = "What communication adds to 
         axes.set_xlim(0, 112)
         axes.set_xticks(range(0, 101, 20))
         axes.set_xlabel("share of a step (%)")
-        axes.set_title(title)
+        axes.set_title("What communication adds to a step")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
 
-def worker_lines(
-    frame: pd.DataFrame, title: str, y_label: str = "seconds per epoch", x_label: str = "workers"
-) -> Figure:
+def worker_lines(frame: pd.DataFrame, title: str, y_label: str = "seconds per epoch") -> Figure:
     """Draw time over the number of workers on logarithmic scales, with a thin line of perfect scaling for each.
 
     `frame` has one row per label and number of workers: label, workers, value, and optionally low, high.
@@ -110,7 +106,7 @@ def worker_lines(
         axes.set_xticks(counts, [f"{count:g}" for count in counts])
         axes.minorticks_off()
         _plain_ticks(axes)
-        axes.set_xlabel(x_label)
+        axes.set_xlabel("workers")
         axes.set_ylabel(y_label)
         axes.grid(axis="y")
         axes.set_title(title)
