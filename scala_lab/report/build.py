@@ -14,7 +14,6 @@ import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,11 +39,7 @@ WRITTEN = (RUNS_FILE, MEASUREMENTS_FILE, MANIFEST_FILE, "figures", "tables", "cl
 
 
 def check_report_folder(folder: Path, manifest: Manifest) -> Manifest | None:
-    """Refuse a folder that cannot take this report; returns the manifest of the report it already holds.
-
-    Raises:
-        UserError: The folder holds a report of another profile, model or device, or something else.
-    """
+    """Refuse a folder that holds other things or cannot be written; return the manifest of the report it holds."""
     existing = folder
     while not os.path.lexists(existing) and existing != existing.parent:
         existing = existing.parent
@@ -180,9 +175,9 @@ def render_page(
         verdict_counts=[(verdict, counts[verdict]) for verdict in VERDICTS if counts[verdict]],
         claims_of=by_study,
         commands={chapter.reference: study_command(manifest, chapter.reference) for chapter in chapters},
-        runs=run_lines(records, chapters),
-        measurements=measurement_lines(records, chapters),
-        environment=environment_rows(records),
+        runs=_run_lines(records, chapters),
+        measurements=_measurement_lines(records, chapters),
+        environment=_environment_rows(records),
         version=VERSION,
     )
 
@@ -218,10 +213,8 @@ def _picture(piece: Piece) -> Markup:
 
     content = piece.files[".png"]
     size = struct.unpack(">II", content[16:24])  # the first entries of a PNG's header
-    width, height = (round(pixels * FIGURE_SCALE) for pixels in size)
-    return Markup('src="data:image/png;base64,{}" width="{}" height="{}"').format(
-        base64.b64encode(content).decode("ascii"), width, height
-    )
+    text, (width, height) = base64.b64encode(content).decode("ascii"), (round(side * FIGURE_SCALE) for side in size)
+    return Markup('src="data:image/png;base64,{}" width="{}" height="{}"').format(text, width, height)
 
 
 def _sort_key(value: Any) -> str:
@@ -247,11 +240,8 @@ def _effect(part: Part) -> str:
 
 def _interval(part: Part) -> str:
     """Write the interval, or that there is none."""
-    estimate = part.estimate
-    if not estimate.decided:
-        return "no interval"
-    sign = "+" if estimate.unit == "points" else ""
-    return f"{estimate.low:{sign}.3g} to {estimate.high:{sign}.3g}"
+    sign = "+" if part.estimate.unit == "points" else ""
+    return " to ".join(f"{end:{sign}.3g}" for end in part.interval) if part.interval else "no interval"
 
 
 def _profile_facts(profile: Profile) -> list[tuple[str, str]]:
@@ -287,12 +277,11 @@ def train_command(spec: Mapping[str, Any]) -> str:
     Threads and device are always given: their defaults depend on the machine.
     """
     run = RunSpec.from_dict(dict(spec))
-    plain = RunSpec.of(
-        method=run.recipe.method, task=run.data.task, optimizer=run.optim.optimizer, device=run.machine.device
-    )
+    task, method = run.data.task, run.recipe.method
+    plain = RunSpec.of(method=method, task=task, optimizer=run.optim.optimizer, device=run.machine.device)
     defaults = {leaf.name: leaf.value for leaf in leaves(plain.resolved())}
-    defaults |= {"optimizer": find_recipe(run.recipe.method).optimizer, "threads": None, "device": None}
-    words = ["scala-lab", "train", "--task", run.data.task, "--method", run.recipe.method]
+    defaults |= {"optimizer": find_recipe(method).optimizer, "threads": None, "device": None}
+    words = ["scala-lab", "train", "--task", task, "--method", method]
     for leaf in leaves(run):
         if leaf.name not in ("task", "method") and leaf.value != defaults[leaf.name]:
             words += _flag(leaf.name, leaf.value, optional=leaf.part == "recipe")
@@ -305,61 +294,48 @@ def _flag(name: str, value: Any, *, optional: bool) -> list[str]:
         return [f"--{flag}" if value else f"--no-{flag}"]
     if isinstance(value, tuple):
         return [f"--{flag}", *value]
-    if isinstance(value, float):
-        short = f"{value:g}"
-        return [f"--{flag}", short if float(short) == value else repr(value)]
+    if isinstance(value, float) and float(f"{value:g}") == value:
+        return [f"--{flag}", f"{value:g}"]
     return [f"--{flag}", str(value)]
 
 
-@dataclass(frozen=True)
-class Line:
-    """A run or a measurement in the lists at the end of the page."""
-
-    name: str
-    status: str
-    cells: Mapping[str, tuple[str, Any]]  # by column: the text shown, and the value it is sorted by
-    detail: str  # the command that trains the run, or the settings of the measurement
-    error: str
-    studies: Sequence[str]  # names of those that use it
-
-
-def run_lines(records: Records, chapters: Sequence[Chapter]) -> list[Line]:
-    """List all runs by name."""
+def _run_lines(records: Records, chapters: Sequence[Chapter]) -> list[dict[str, Any]]:
+    """List all runs by name, each with the command that trains it."""
     lines = []
     for key, record in records.runs.items():
         spec, timing = record["spec"], record.get("timing") or {}
         cells = {
-            "task": _text(Path(spec["data"]["task"]).name),
-            "method": _text(spec["recipe"]["method"]),
-            "model": _text(Path(spec["encoder"]["model"]).name),
-            "B": _number(spec["batches"]["batch_size"], ",d"),
-            "rate": _number(record.get("learning_rate"), ".3g"),
-            "seed": _number(spec["seed"], "d"),
-            "score": _number(_score(record), ".2f"),
-            "steps": _number(record.get("steps_done"), ",d"),
-            "seconds": _number(timing.get("train_seconds"), ",.1f"),
+            "task": _cell(Path(spec["data"]["task"]).name),
+            "method": _cell(spec["recipe"]["method"]),
+            "model": _cell(Path(spec["encoder"]["model"]).name),
+            "B": _cell(spec["batches"]["batch_size"], ",d"),
+            "rate": _cell(record.get("learning_rate"), ".3g"),
+            "seed": _cell(spec["seed"], "d"),
+            "score": _cell(_score(record), ".2f"),
+            "steps": _cell(record.get("steps_done"), ",d"),
+            "seconds": _cell(timing.get("train_seconds"), ",.1f"),
         }
         lines.append(_line(key, record, cells, train_command(spec), chapters))
-    return sorted(lines, key=lambda line: line.name)
+    return sorted(lines, key=lambda line: line["name"])
 
 
-def measurement_lines(records: Records, chapters: Sequence[Chapter]) -> list[Line]:
-    """List all measurements by name."""
+def _measurement_lines(records: Records, chapters: Sequence[Chapter]) -> list[dict[str, Any]]:
+    """List all measurements by name, each with its settings."""
     lines = []
     for key, record in records.measurements.items():
         runs = [records.runs[run]["name"] if run in records.runs else run for run in record.get("of", ())]
         cells = {
-            "function": _text(record["function"].rpartition(":")[2]),
-            "runs": _number(len(runs), "d"),
-            "seconds": _number(record.get("seconds"), ",.1f"),
+            "function": _cell(record["function"].rpartition(":")[2]),
+            "runs": _cell(len(runs), "d"),
+            "seconds": _cell(record.get("seconds"), ",.1f"),
         }
         settings = json.dumps(record["settings"], sort_keys=True)
         detail = f"{record['function']} {settings}" + (f" of {', '.join(runs)}" if runs else "")
         lines.append(_line(key, record, cells, detail, chapters))
-    return sorted(lines, key=lambda line: line.name)
+    return sorted(lines, key=lambda line: line["name"])
 
 
-def environment_rows(records: Records) -> list[tuple[str, str]]:
+def _environment_rows(records: Records) -> list[tuple[str, str]]:
     """List versions and machines that the runs were made with; where they differ, every value once."""
     values_by_name: dict[str, dict[str, None]] = {}
     for _, record in sorted(records.runs.items()):
@@ -373,10 +349,10 @@ def environment_rows(records: Records) -> list[tuple[str, str]]:
 
 def _line(
     key: str, record: Mapping[str, Any], cells: Mapping[str, tuple[str, Any]], detail: str, chapters: Sequence[Chapter]
-) -> Line:
+) -> dict[str, Any]:
+    line = {"name": record["name"], "status": record["status"], "cells": cells, "detail": detail}
     error = " ".join(str(record.get("error") or "").split())
-    studies = [chapter.name for chapter in chapters if key in chapter.ids]
-    return Line(record["name"], record["status"], cells, detail, error, studies)
+    return {**line, "error": error, "studies": [chapter.name for chapter in chapters if key in chapter.ids]}
 
 
 def _score(record: Mapping[str, Any]) -> float | None:
@@ -385,9 +361,6 @@ def _score(record: Mapping[str, Any]) -> float | None:
     return 100 * values[0] if values and values[0] is not None else None
 
 
-def _text(value: str) -> tuple[str, Any]:
-    return value, value
-
-
-def _number(value: float | None, number_format: str) -> tuple[str, Any]:
+def _cell(value: Any, number_format: str = "") -> tuple[str, Any]:
+    """Return the text shown, and the value by which the column is sorted."""
     return (NOTHING, "") if value is None else (f"{value:{number_format}}", value)

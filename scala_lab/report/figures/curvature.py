@@ -92,9 +92,8 @@ def layer_bars(frame: pd.DataFrame, unit: str = "nats") -> Figure:
                 _annotate_bar(axes, max(float(value), 0.0), y, f"{value:.3g}", converged)
             sizes = rows["eigenvalue"].abs()
             kappa = f"κ = {sizes.max() / sizes.min():.3g}" if sizes.min() > 0 else "κ infinite"
-            style = bar_style(index)
-            label = f"{checkpoint} ({kappa})" if checkpoint else kappa
-            legend.append(Patch(facecolor=style["color"], edgecolor="black", hatch=style["hatch"], label=label))
+            fill, label = bar_style(index), f"{checkpoint} ({kappa})" if checkpoint else kappa
+            legend.append(Patch(facecolor=fill["color"], edgecolor="black", hatch=fill["hatch"], label=label))
         label_rows(axes, layers)
         title = "Top eigenvalue of each layer's block of the Hessian"
         axes.set_xlabel(f"top eigenvalue ({unit} per squared unit of weight)" + (", log scale" if logarithmic else ""))
@@ -122,15 +121,13 @@ def density_plot(result: DensityResult, title: str = "Spectral density of the He
         floor = min(single, float(density.max())) / 10
         axes.fill_between(result.grid, floor, np.maximum(density, floor), color=FILLS[4], linewidth=0)
         axes.plot(result.grid, np.maximum(density, floor), color=COLOURS[0])
-        _mark_single_eigenvalue(
-            axes, single, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
-        )
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
+        _mark_single_eigenvalue(axes, single, bbox=box)
         _label_density(axes, rug, (floor, float(density.max()) * 4), unit)
         share = f"{size:,} dimensions" + (f" of {result.full_size:,}" if result.untouched_share else "")
         axes.set_title(f"{textwrap.fill(title, 70)}\n{share}, kernel width {result.width:.2g}")
         rug.vlines(result.nodes, 0, 1, color="black", linewidth=0.7, alpha=0.6)
-        rug.set_ylim(0, 1)
-        rug.set_yticks([])
+        rug.set(ylim=(0, 1), yticks=[])
         rug.spines["left"].set_visible(False)
         rug.set_ylabel("nodes", rotation=0, ha="right", va="center", fontsize=8)
     return figure
@@ -185,29 +182,18 @@ def _bar(axes: Axes, y: float, value: float, height: float, index: int, converge
 
 def _annotate_bar(axes: Axes, value: float, y: float, text: str, converged: bool) -> None:
     text = text if converged else f"{text}, not converged"
-    axes.annotate(
-        text, (value, y), xytext=(5, 0), textcoords="offset points", va="center", fontsize=9, annotation_clip=False
-    )
+    place: dict[str, Any] = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
+    axes.annotate(text, (value, y), fontsize=9, annotation_clip=False, **place)
 
 
 def _mark_single_eigenvalue(axes: Axes, height: float, **style: Any) -> None:
     axes.axhline(height, color="black", linestyle="--", linewidth=0.9)
-    axes.annotate(
-        "height of a single eigenvalue",
-        (1, height),
-        xycoords=("axes fraction", "data"),
-        xytext=(-2, 3),
-        textcoords="offset points",
-        ha="right",
-        fontsize=8,
-        **style,
-    )
+    style |= {"xycoords": ("axes fraction", "data"), "xytext": (-2, 3), "textcoords": "offset points", "ha": "right"}
+    axes.annotate("height of a single eigenvalue", (1, height), fontsize=8, **style)
 
 
 def _label_density(axes: Axes, rug: Axes, limits: tuple[float, float], unit: str) -> None:
-    axes.set_yscale("log")
-    axes.set_ylim(*limits)
-    axes.set_ylabel("density (share per unit of eigenvalue)")
+    axes.set(yscale="log", ylim=limits, ylabel="density (share per unit of eigenvalue)")
     rug.set_xlabel(f"eigenvalue ({unit} per squared unit of weight)")
 
 
