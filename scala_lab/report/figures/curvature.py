@@ -11,16 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scala_lab.errors import UserError
-from scala_lab.report.figures.style import (
-    COLOURS,
-    FILLS,
-    bar_style,
-    label_rows,
-    line_style,
-    new_figure,
-    require_columns,
-    styled,
-)
+from scala_lab.report.figures.style import FILLS, bar_style, label_rows, line_style, new_figure, require_columns, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,7 +111,7 @@ def density_plot(result: DensityResult, title: str = "Spectral density of the He
         axes, rug = figure.subplots(2, 1, sharex=True, height_ratios=[12, 1])
         floor = min(single, float(density.max())) / 10
         axes.fill_between(result.grid, floor, np.maximum(density, floor), color=FILLS[4], linewidth=0)
-        axes.plot(result.grid, np.maximum(density, floor), color=COLOURS[0])
+        axes.plot(result.grid, np.maximum(density, floor), **line_style(0, marker=""))
         box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
         _mark_single_eigenvalue(axes, single, bbox=box)
         _label_density(axes, rug, (floor, float(density.max()) * 4), unit)
