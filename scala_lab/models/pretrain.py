@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from scala_lab.data.synthetic.generation import Line, lines
-from scala_lab.data.synthetic.words import all_words
+from scala_lab.data.synthetic.lexicon import all_words
 from scala_lab.errors import UserError
 from scala_lab.files import new_folder, write_json
 

@@ -7,7 +7,6 @@ words, their strength and the structure.
 
 Training rows carry a little label noise and seldom use a third of the content words. Held-out rows have no noise,
 nest deeper, combine more changes and use all words alike, so a pretrained encoder that knows the words is ahead.
-The grammar of pairs is imported by the tasks that need it.
 """
 
 from __future__ import annotations
@@ -18,8 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scala_lab.data.synthetic import lexicon
-from scala_lab.data.synthetic.words import CHILDREN, OPPOSITES, SYNONYMS, Rng, indefinite, plural
+from scala_lab.data.synthetic.lexicon import CHILDREN, LISTS, OPINIONS, OPPOSITES, SYNONYMS, Rng, indefinite, plural
+from scala_lab.data.synthetic.pairs import premise_and_hypothesis, question_and_sentence, question_pair, sentence_pair
+from scala_lab.data.synthetic.scenes import CONTRADICTION, ENTAILMENT, NEUTRAL
 from scala_lab.data.tasks import Rows
 from scala_lab.errors import UserError, nearest
 
@@ -31,18 +31,11 @@ MAX_WORDS = 44
 Opinion = tuple[str, float]
 """A text and its value."""
 
-
-def _values(table: dict[int, str]) -> dict[str, int]:
-    return {word: value for value, words in table.items() for word in words.split()}
-
-
-_WORD_VALUE = _values(lexicon.OPINIONS) | _values(lexicon.EFFECT_VERBS) | _values(lexicon.OPINION_NOUNS)
-_ADJECTIVES, _EFFECTS, _NOUNS = (
-    list(_values(table)) for table in (lexicon.OPINIONS, lexicon.EFFECT_VERBS, lexicon.OPINION_NOUNS)
-)
+_WORD_VALUE = OPINIONS["adjective"] | OPINIONS["effect"] | OPINIONS["noun"]
+_ADJECTIVES, _EFFECTS, _NOUNS = (list(OPINIONS[kind]) for kind in ("adjective", "effect", "noun"))
 _BY_SIGN = {sign: [word for word in _ADJECTIVES if (_WORD_VALUE[word] > 0) is sign] for sign in (True, False)}
-_STANCES = list(_values(lexicon.OPINION_VERBS).items())
-_ASPECTS, _STRONGER, _WEAKER = lexicon.ASPECTS.split(), lexicon.INTENSIFIERS.split(), lexicon.DOWNTONERS.split()
+_STANCES = list(OPINIONS["stance"].items())
+_ASPECTS = LISTS["aspect"]
 
 _DESCRIPTION_FRAMES = ("the {} was {}", "the {} was {}", "i found the {} {}", "the {} seemed {}")
 _NEGATED_FRAMES = (
@@ -131,8 +124,8 @@ def _description(rng: Rng, modified: bool = True) -> Opinion:
     word = rng.choice(_ADJECTIVES)
     text, value = word, float(_WORD_VALUE[word])
     if rng.bernoulli(0.45):
-        degrees, factor = (_STRONGER, STRONGER) if rng.bernoulli(0.5) else (_WEAKER, WEAKER)
-        text, value = f"{rng.choice(degrees)} {text}", value * factor
+        degree, factor = ("stronger", STRONGER) if rng.bernoulli(0.5) else ("weaker", WEAKER)
+        text, value = f"{rng.choice(LISTS[degree])} {text}", value * factor
     u = rng.random() if modified else 1.0
     if u < 0.2:
         text, value = f"{rng.choice(('not', 'hardly', 'never', 'not at all'))} {text}", value * NEGATION
@@ -163,22 +156,16 @@ def _sst2(rng: Rng, hard: bool, label: int) -> Row:
 
 
 def _mnli(rng: Rng, hard: bool, label: int) -> Row:
-    from scala_lab.data.synthetic.pairs import premise_and_hypothesis
-
     depths, edits = ((0, 0, 0, 1), (1, 1, 2)) if hard else ((0,), (1, 1, 1, 2))
     return *premise_and_hypothesis(rng, depths, edits, label), label
 
 
 def _qnli(rng: Rng, hard: bool, label: int) -> Row:
-    from scala_lab.data.synthetic.pairs import question_and_sentence
-
     depths, clauses, edits = ((0, 0, 0, 1), (1, 1, 2), (1, 2)) if hard else ((0,), (1, 1, 1, 2), (0, 1, 2))
     return *question_and_sentence(rng, depths, clauses, edits, label), label
 
 
 def _qqp(rng: Rng, hard: bool, label: int) -> Row:
-    from scala_lab.data.synthetic.pairs import question_pair
-
     while True:
         row = question_pair(rng, (1, 1, 2) if hard else (1, 2, 3), bool(label))
         if row[2] == label:
@@ -186,8 +173,6 @@ def _qqp(rng: Rng, hard: bool, label: int) -> Row:
 
 
 def _stsb(rng: Rng, hard: bool, label: int) -> Row:
-    from scala_lab.data.synthetic.pairs import sentence_pair
-
     depths, edits = ((0, 1), (1, 2, 3, 4)) if hard else ((0, 0, 0, 1), (0, 1, 2, 3, 4))
     return sentence_pair(rng, rng.choice(depths), edits)
 
@@ -278,9 +263,6 @@ def _opinions(rng: Rng) -> Line:
 
 
 def _consequence(rng: Rng) -> Line:
-    from scala_lab.data.synthetic.pairs import premise_and_hypothesis
-    from scala_lab.data.synthetic.scenes import CONTRADICTION, ENTAILMENT, NEUTRAL
-
     label = rng.choice((ENTAILMENT, ENTAILMENT, NEUTRAL, CONTRADICTION))
     pair = premise_and_hypothesis(rng, (0, 0, 0, 1), (0, 1, 1, 2), label)
     connective = {ENTAILMENT: "therefore", NEUTRAL: "perhaps", CONTRADICTION: "impossible"}[label]
@@ -288,23 +270,17 @@ def _consequence(rng: Rng) -> Line:
 
 
 def _answer(rng: Rng) -> Line:
-    from scala_lab.data.synthetic.pairs import question_and_sentence
-
     label = int(rng.bernoulli(0.5))
     pair = question_and_sentence(rng, (0,), (1, 1, 2), (0, 1, 2), label)
     return _pair(rng, *pair, label == 0, ("listen", "besides")[label])
 
 
 def _same_question(rng: Rng) -> Line:
-    from scala_lab.data.synthetic.pairs import question_pair
-
     first, second, label = question_pair(rng, (1, 1, 2), rng.bernoulli(0.5))
     return _pair(rng, first, second, label == 1, ("also", "again")[label])
 
 
 def _similar(rng: Rng) -> Line:
-    from scala_lab.data.synthetic.pairs import sentence_pair
-
     first, second, score = sentence_pair(rng, 0, (0, 1, 2, 3, 4))
     return Line(f"{first}\t{second}", score > 2.5)
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from scala_lab.data.synthetic import scenes
+from scala_lab.data.synthetic.lexicon import CHILDREN, HYPERNYMS, OPPOSITES, PARENT, SIBLINGS, SYNONYMS, Rng, canonical
 from scala_lab.data.synthetic.scenes import Action, Phrase, Scene
-from scala_lab.data.synthetic.words import CHILDREN, HYPERNYMS, OPPOSITES, PARENT, SIBLINGS, SYNONYMS, Rng, canonical
 
 _PREMISE_QUANTIFIERS = ("some", "some", "every", "every", "no", "no", "most", "not every")
 _TRIES = 6
