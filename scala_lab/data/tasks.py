@@ -60,15 +60,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Rows:
-    """The texts and labels of one split.
-
-    `second` is None for single-sentence tasks. Labels are int64 class indices in the order of `Task.labels`, or
-    float32 scores for regression.
-    """
+    """The texts and labels of one split."""
 
     first: list[str]
-    second: list[str] | None
-    labels: np.ndarray
+    second: list[str] | None  # None for single-sentence tasks
+    labels: np.ndarray  # int64 class indices in the order of `Task.labels`, or float32 scores
 
     def __len__(self) -> int:
         return len(self.first)
@@ -141,8 +137,8 @@ def predictions(task: Task, logits: np.ndarray) -> np.ndarray:
 def compute_metrics(task: Task, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Compute the task's metrics by name, as fractions or correlations, headline first.
 
-    All are nan if there are no rows or a logit is not finite: a diverged model has no accuracy. A correlation with
-    a constant, which is undefined, counts as 0: such a model has learned nothing about the order of the rows.
+    All are nan if there are no rows or a logit is not finite: a diverged model has no accuracy. A correlation with a
+    constant, which is undefined, counts as 0.
     """
     if len(labels) == 0 or not np.isfinite(logits).all():
         return dict.fromkeys(task.metrics, float("nan"))
