@@ -24,12 +24,9 @@ from scala_lab.data.tasks import Rows
 from scala_lab.errors import UserError, nearest
 
 STRONGER, WEAKER, NEGATION = 1.5, 0.5, -0.7
-MIN_VALUE = 0.6
-"""Sentences whose absolute value is at most this are not used."""
+MIN_VALUE = 0.6  # sentences whose absolute value is at most this are not used
 MAX_WORDS = 44
-
-Opinion = tuple[str, float]
-"""A text and its value."""
+Opinion = tuple[str, float]  # a text and its value
 
 _WORD_VALUE = OPINIONS["adjective"] | OPINIONS["effect"] | OPINIONS["noun"]
 _ADJECTIVES, _EFFECTS, _NOUNS = (list(OPINIONS[kind]) for kind in ("adjective", "effect", "noun"))
@@ -68,15 +65,6 @@ def opinion(rng: Rng, depths: tuple[int, ...], positive: bool) -> str:
         text, value = compose(rng, rng.choice(depths))
         if (value > MIN_VALUE if positive else value < -MIN_VALUE) and text.count(" ") < MAX_WORDS:
             return f"{text} ."
-
-
-def agreement(rng: Rng) -> str:
-    """Draw a sentence of opinion words of the same sign, so that text shows polarity by company, as reviews do."""
-    stance, value = rng.choice(_STANCES)
-    words = [rng.choice(_BY_SIGN[value > 0]) for _ in range(3)]
-    if rng.bernoulli(0.6):
-        return f"the {rng.choice(_ASPECTS)} was {words[0]} , {words[1]} and {words[2]} ."
-    return f"i {stance} the {rng.choice(_ASPECTS)} because it was {words[0]} and {words[1]} ."
 
 
 def compose(rng: Rng, depth: int) -> Opinion:
@@ -139,16 +127,12 @@ def _description(rng: Rng, modified: bool = True) -> Opinion:
 
 
 TRAIN_ROWS, DEV_ROWS = 16_384, 2_048
-AVOID_RARE = 0.97
-"""Probability that a training row draws again when it draws a rare word."""
-LABEL_NOISE = 0.04
-"""Share of training rows whose class is drawn from the other classes."""
-SCORE_NOISE = 0.35
-"""Standard deviation of the noise on training scores."""
+AVOID_RARE = 0.97  # probability that a training row draws again when it draws a rare word
+LABEL_NOISE = 0.04  # share of training rows whose class is drawn from the other classes
+SCORE_NOISE = 0.35  # standard deviation of the noise on training scores
 
 Row = tuple[str, str | None, float]
-Labels = dict[tuple[str, str | None], float]
-"""The label of each row by its texts, in the order of the rows."""
+Labels = dict[tuple[str, str | None], float]  # the label of each row by its texts, in the order of the rows
 
 
 def _sst2(rng: Rng, hard: bool, label: int) -> Row:
@@ -188,11 +172,7 @@ EMBEDDED: dict[str, tuple[Callable[[Rng, bool, int], Row], int]] = {
 
 
 def generate(name: str) -> dict[str, Rows]:
-    """Generate the rows of an embedded task, the same in every process and on every machine.
-
-    Returns:
-        16,384 rows as `train` and 2,048 as `dev`, all different. Classes are balanced before noise.
-    """
+    """Generate the `train` and `dev` rows of an embedded task, all different, with classes balanced before noise."""
     if name not in EMBEDDED:
         raise UserError(f"unknown embedded task {name!r}: {nearest(name, EMBEDDED)}")
     draw_row, classes = EMBEDDED[name]
@@ -228,18 +208,16 @@ def _as_rows(rows: Labels, classes: int) -> Rows:
 class Line(NamedTuple):
     """A line of pretraining text: a sentence, or two with a tab between them.
 
-    Of most pairs it is known whether the second sentence goes with the first: an opinion of the same sign, a statement
-    that follows, a sentence that answers the question, the same question in other words. Nearly half do not, and differ
-    from those that do in meaning alone, so telling them apart is to understand both. The other pairs carry a connective
-    instead (`therefore`, `perhaps`, ...), as text does: to guess it back is to know how the two relate.
+    Most pairs are labelled by whether the second sentence fits the first: an opinion of the same sign, a statement that
+    follows, an answer, the same question in other words. Nearly half do not, and differ from those that do in meaning
+    alone. The other pairs carry a connective instead (`therefore`, `perhaps`, ...), which masking makes a prediction.
     """
 
     text: str
     fits: bool | None = None
 
 
-CONNECTED = 0.25
-"""Probability that a pair carries a connective."""
+CONNECTED = 0.25  # probability that a pair carries a connective
 
 
 def lines(count: int, seed: int) -> list[Line]:
@@ -260,6 +238,15 @@ def _opinions(rng: Rng) -> Line:
     second = opinion(rng, (0,), positive == fits)
     pair = (first, second) if rng.bernoulli(0.5) else (second, first)
     return _pair(rng, *pair, fits, "indeed" if fits else "however")
+
+
+def _agreement(rng: Rng) -> Line:
+    """Draw a sentence of opinion words of the same sign, so that text shows polarity by company, as reviews do."""
+    stance, value = rng.choice(_STANCES)
+    words = [rng.choice(_BY_SIGN[value > 0]) for _ in range(3)]
+    if rng.bernoulli(0.6):
+        return Line(f"the {rng.choice(_ASPECTS)} was {words[0]} , {words[1]} and {words[2]} .")
+    return Line(f"i {stance} the {rng.choice(_ASPECTS)} because it was {words[0]} and {words[1]} .")
 
 
 def _consequence(rng: Rng) -> Line:
@@ -312,7 +299,7 @@ def _lexical(rng: Rng) -> Line:
 
 _LINE_KINDS: tuple[Callable[[Rng], Line], ...] = (
     *(_opinions,) * 6,
-    *(lambda rng: Line(agreement(rng)),) * 2,
+    *(_agreement,) * 2,
     *(_consequence,) * 6,
     *(_answer,) * 4,
     *(_same_question,) * 4,

@@ -1,14 +1,13 @@
 """The statements that the pair tasks are about: their meaning, how two meanings relate, and their wording.
 
-A scene is a quantified noun phrase that does something. Adjectives and relative clauses intersect with the noun. A
-definite and an indefinite object are read alike; objects are existential, so chasing a dog says nothing about chasing
-a cat.
+A scene is a quantified noun phrase that does something. Adjectives and relative clauses intersect with the noun.
+Objects are existential, definite or not, so chasing a dog says nothing about chasing a cat.
 
-A relation between two predicates B and B' is the set of cells of their Venn diagram that may be inhabited: a cell
-(b, b') says whether an individual is in B and in B'. So "B is within B'" rules out (1, 0), and negating B flips the
-first bit. A quantified sentence Q(A, B) is checked on all small populations that respect the relations of the
-restrictors A, A' and of the predicates B, B': it entails Q'(A', B') when no population makes the first true and the
-second false, and contradicts it when none makes both true. Restrictors are never empty.
+A relation between two predicates B and B' is the set of cells (b, b') of their Venn diagram that may be inhabited. So
+"B is within B'" rules out (1, 0), and negating B flips the first bit. A quantified sentence Q(A, B) is checked on all
+small populations that respect the relations of the restrictors A, A' and of the predicates B, B': it entails Q'(A', B')
+when no population makes the first true and the second false, and contradicts it when none makes both true. Restrictors
+are never empty.
 """
 
 from __future__ import annotations
@@ -151,11 +150,7 @@ def negate(relation: Relation, first: bool, second: bool) -> Relation:
 
 @cache
 def _meet(*relations: Relation) -> Relation:
-    """Relate two intersections by the relations of their parts, as in `small` and `dog`.
-
-    Disjoint parts make the wholes disjoint; parts that are all equal or within make the whole within; mixed directions
-    say nothing.
-    """
+    """Relate two intersections (`small` and `dog`) by the relations of their parts; mixed directions say nothing."""
     if DISJOINT in relations:
         return DISJOINT
     unequal = set(relations) - {EQUAL} or {EQUAL}
@@ -218,11 +213,7 @@ _FRAMES = {
 
 
 def word_statement(rng: Rng, scene: Scene) -> str:
-    """Word a statement in active or passive voice, without the full stop.
-
-    Statements whose passive would be ambiguous (a negation or `not every` under a quantifier, a relative clause
-    before the circumstances) stay active.
-    """
+    """Word a statement in the active or, where that is unambiguous, the passive voice, without the full stop."""
     action = scene.action
     determiner, many = rng.choice(_DETERMINERS[scene.quantifier])
     subject = _word_phrase(rng, scene.subject, many)
