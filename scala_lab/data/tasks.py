@@ -12,8 +12,7 @@ import numpy as np
 
 from scala_lab.errors import UserError, nearest
 
-SPLIT_STREAM, TRAIN_STREAM, EVAL_STREAM = 1, 2, 3
-"""Second entry of the seed, so that the draws made with one data seed are independent."""
+SPLIT_STREAM, TRAIN_STREAM, EVAL_STREAM = 1, 2, 3  # second entry of the seed, so that draws are independent
 
 
 @dataclass(frozen=True)
@@ -21,21 +20,14 @@ class Task:
     """A text classification or regression task."""
 
     name: str
-    text_columns: tuple[str, ...]
-    """One column, or two for sentence pairs."""
+    text_columns: tuple[str, ...]  # one column, or two for sentence pairs
     label_column: str
-    labels: tuple[str, ...]
-    """Class names in the order of their indices, as in the model's `id2label`; empty for regression."""
-    metrics: tuple[str, ...] = ("accuracy",)
-    """Names of metrics, headline first."""
-    folder: str = ""
-    """Sub-folder in the classic GLUE layout."""
-    file_labels: tuple[str, ...] = ()
-    """How files spell the classes, in the same order, where that is not by name ("0" and "1")."""
-    header: tuple[str, ...] = ()
-    """Column names of files without a header line."""
-    hub_columns: tuple[str, ...] = ()
-    """The text columns on the hub, where they are named differently there."""
+    labels: tuple[str, ...]  # class names in the order of their indices; empty for regression
+    metrics: tuple[str, ...] = ("accuracy",)  # headline first
+    folder: str = ""  # in the classic GLUE layout
+    file_labels: tuple[str, ...] = ()  # how files spell the classes ("0" and "1"), where that is not by name
+    header: tuple[str, ...] = ()  # column names of files without a header line
+    hub_columns: tuple[str, ...] = ()  # the text columns on the hub, where they are named differently there
 
     @property
     def regression(self) -> bool:
@@ -81,10 +73,8 @@ class TaskData:
 
     task: Task
     train: Rows
-    evals: Mapping[str, Rows]
-    """By name; the first is the headline split (`dev`, or mnli's `dev_matched` before `dev_mismatched`)."""
-    skipped: Mapping[str, int] = field(default_factory=dict)
-    """Number of malformed rows left out, by file name."""
+    evals: Mapping[str, Rows]  # the first is the headline split (`dev`, or mnli's `dev_matched`)
+    skipped: Mapping[str, int] = field(default_factory=dict)  # malformed rows left out, by file name
 
 
 _PAIR = ("sentence1", "sentence2")

@@ -19,11 +19,8 @@ from scala_lab.data.tasks import Rows, TaskData
 if TYPE_CHECKING:
     import torch
 
-CACHE_VERSION = 2
-"""Part of every cache key, to be raised when the same rows and tokenizer are stored differently than before."""
-
-ROWS_PER_CALL = 4096
-"""Rows per call of the tokenizer: enough to keep its threads busy, few enough to keep memory low."""
+CACHE_VERSION = 2  # to be raised when the same rows and tokenizer are stored differently than before
+ROWS_PER_CALL = 4096  # of the tokenizer: enough to keep its threads busy, few enough to keep memory low
 
 
 @dataclass(frozen=True)
@@ -86,10 +83,8 @@ def _tokenise(rows: Rows, tokenizer: Any, limit: int) -> dict[str, np.ndarray]:
 class Padding:
     """How rows of different lengths become one batch."""
 
-    token: int = 0
-    """Id of the token that fills the shorter rows; the attention mask is 0 on it."""
-    side: Literal["right", "left", "none"] = "right"
-    """Which end of a row is filled; with none, only rows of equal length share a batch."""
+    token: int = 0  # id of the token that fills the shorter rows; the attention mask is 0 on it
+    side: Literal["right", "left", "none"] = "right"  # with none, only rows of equal length share a batch
 
 
 def collate(split: TokenSplit, indices: np.ndarray, padding: Padding) -> dict[str, torch.Tensor]:

@@ -27,14 +27,12 @@ from scala_lab.models.encoder import Encoder, find_word_embeddings
 from scala_lab.models.fast_layers import Narrowing, drops_out, own_attention, prove_narrowing, use_own_attention
 from scala_lab.models.loading import to_float64
 
-TOLERANCE = 1e-9
-"""Largest relative difference between our encoder and the stock model, in float64."""
+TOLERANCE = 1e-9  # largest relative difference between our encoder and the stock model, in float64
 
 ROWS, MAX_TOKENS, MAX_TOKENS_FORWARD = 5, 24, 256
 """Rows that are compared; longer ones lose their middle, which saves time, later where only logits are compared."""
 
-RANDOM_TRIES = 8
-"""Further passes in training mode in which the random numbers that a model draws may change its logits."""
+RANDOM_TRIES = 8  # further passes in training mode in which a model's random numbers may change its logits
 
 NEGLIGIBLE = 1e-4
 """A tensor's gradient is compared relative to its own largest entry, or to this share of the model's largest where

@@ -197,8 +197,7 @@ def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
 
 
-SAME = 1e-11
-"""Largest relative difference of float64 logits that another order of summation explains."""
+SAME = 1e-11  # largest relative difference of float64 logits that another order of summation explains
 
 
 class Call(NamedTuple):
