@@ -29,7 +29,6 @@ from scala_lab.curvature.checkpoint import (
 from scala_lab.errors import UserError
 from scala_lab.files import new_folder, write_json
 from scala_lab.training.distributed import WorkerFailure, check_devices, started_by_launcher
-from scala_lab.training.progress import CountBar
 
 
 @dataclass(frozen=True)
@@ -58,12 +57,10 @@ def parse(args: list[str]) -> Sharpness:
 def run(options: Sharpness) -> int:
     """Measure every checkpoint, print a table, write files; 1 if anything has not converged."""
     _check(options)
-    check_devices(options.spec)
+    check_devices(options.machine)
     try:
-        if options.spec.machine.workers > 1 and not started_by_launcher():
-            records, densities = measure_by_workers(options)
-        else:
-            records, densities = measure_sharpness(options, CountBar)
+        by_workers = options.machine.workers > 1 and not started_by_launcher()
+        records, densities = (measure_by_workers if by_workers else measure_sharpness)(options)
     except WorkerFailure as failure:
         print(f"scala-lab: error: {failure}", file=sys.stderr)
         return 1
@@ -87,7 +84,7 @@ def _check(options: Sharpness) -> None:
         raise UserError(f"--top-k {options.top_k} takes at least as many products: raise --max-products")
     if not 0 < options.tol < float("inf"):
         raise UserError(f"--tol must be positive, not {options.tol}")
-    if options.solver == "pyhessian" and options.spec.machine.workers > 1:
+    if options.solver == "pyhessian" and options.machine.workers > 1:
         raise UserError("--solver pyhessian runs in one process: leave out --workers")
     if options.density and options.out is None:
         raise UserError("--density needs --out, the folder for its figure")

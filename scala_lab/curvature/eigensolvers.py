@@ -30,24 +30,15 @@ CHUNK = 1 << 13
 
 @dataclass(frozen=True)
 class EigenResult:
-    """As many eigenpairs as were requested, each with its residual.
+    """Eigenpairs with their residuals, and the number of Hessian-vector products that they took."""
 
-    Attributes:
-        eigenvalues: Largest first, or most negative first.
-        touched_eigenvectors: Touched unit vectors, one per row; `eigenvectors` gives them over all parameters.
-        residuals: ||H v - lambda v|| / |lambda| of each pair.
-        hvps: Hessian-vector products spent.
-        tol: Largest residual of a converged pair.
-        note: What a reader should know, such as a shift that was needed; '' for nothing.
-    """
-
-    eigenvalues: np.ndarray
-    touched_eigenvectors: Tensor
-    residuals: np.ndarray
+    eigenvalues: np.ndarray  # largest first, or most negative first
+    touched_eigenvectors: Tensor  # unit vectors as rows; `eigenvectors` has them over all parameters
+    residuals: np.ndarray  # ||H v - lambda v|| / |lambda| of each pair
     hvps: int
-    tol: float
+    tol: float  # largest residual of a converged pair
     space: ParameterSpace
-    note: str = ""
+    note: str = ""  # what a reader should know, such as a shift that was needed
 
     @property
     def converged(self) -> bool:
@@ -84,16 +75,11 @@ def top_eigenpairs(
     max_products: int = 300,
     seed: int = 0,
 ) -> EigenResult:
-    """Compute the k largest (or most negative) eigenvalues of H and their eigenvectors.
+    """Compute the k largest eigenvalues of H, or smallest (most negative) ones, and their eigenvectors.
 
-    Args:
-        op: The operator.
-        k: How many pairs.
-        tol: Largest residual ||H v - lambda v|| / |lambda| of a converged pair.
-        which: largest, or smallest for the most negative ones.
-        solver: lanczos (few products, all pairs at once), or power (the paper's; one pair after another).
-        max_products: Stop after this many, converged or not.
-        seed: Of the start vector: random for power, random and along the gradient for lanczos.
+    A pair has converged if its residual ||H v - lambda v|| / |lambda| is at most `tol`; the solver stops after
+    `max_products` in any case. `lanczos` takes few products for all pairs at once; `power`, the paper's solver, finds
+    one pair after another. The start vector is random by `seed`, for Lanczos in part the gradient.
     """
     if not 1 <= k <= op.space.touched_size:
         raise UserError(f"k must be between 1 and {op.space.touched_size}, not {k}")
@@ -154,7 +140,7 @@ class KrylovBasis:
     and Parlett: twice is enough), which keeps V_m orthonormal to rounding: no eigenvalue appears twice, and the
     residual formula stays true.
 
-    The vectors are rows of blocks: orthogonalising is a few matrix-vector products, and growing copies nothing.
+    The vectors are rows of blocks, so that orthogonalising is a few matrix-vector products and growing copies nothing.
     """
 
     def __init__(self, op: HessianOperator, start: Tensor, block_rows: int = 16) -> None:
@@ -202,10 +188,7 @@ class KrylovBasis:
         self._append(start.div_(norm(start)))
 
     def ritz_pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return T's eigenvalues theta ascending, its eigenvectors as columns, and each error ||H x - theta x||.
-
-        The error is |beta_m s_m|, but never less than the rounding of the vectors, eps * ||T||.
-        """
+        """Return T's eigenvalues ascending, eigenvectors as columns, and errors |beta_m s_m|, at least eps * ||T||."""
         values, vectors = eigh_tridiagonal(np.array(self.alphas), np.array(self.betas[:-1]))
         rounding = torch.finfo(self.op.dtype).eps * np.abs(values).max()
         return values, vectors, np.maximum(abs(self.betas[-1] * vectors[-1]), rounding)
@@ -238,17 +221,17 @@ class KrylovBasis:
 
 
 def power_iteration(op: HessianOperator, k: int, tol: float, which: Which, max_products: int, seed: int) -> EigenResult:
-    """Power iteration with deflation, the paper's method: one pair after another; see `top_eigenpairs`.
+    """Power iteration with deflation, the paper's method; see `top_eigenpairs`.
 
     It finds the eigenvalue of largest magnitude first. When that one has the wrong sign (negative while the largest is
     requested), it starts again with H + s I, s a little more than that magnitude, and the result's note says so.
-    Further pairs are sought orthogonal to the earlier ones. An error in an early vector would stay in all later ones,
-    so values and residuals are those of the best combinations of all vectors (Rayleigh-Ritz), without further products.
+    An error in an early vector would stay in all later ones, which are orthogonal to it, so values and residuals are
+    those of the best combinations of all vectors (Rayleigh-Ritz), without further products.
     """
     power = _PowerIteration(op, 1.0 if which == "largest" else -1.0, tol)
     for index in range(k):
-        reserved = k - index - 1
-        power.find_next(random_start(op, seed + index), max_products - reserved)
+        later_pairs = k - index - 1
+        power.find_next(random_start(op, seed + index), max_products - later_pairs)
     values, vectors, residuals = power.ritz_pairs()
     return EigenResult(values, vectors, residuals, power.spent, tol, op.space, power.note)
 

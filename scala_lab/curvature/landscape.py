@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from scala_lab.config import DataSpec
-from scala_lab.curvature.checkpoint import Loaded, ProgressBar, SampleOptions, load_with_samples, short_names
+from scala_lab.curvature.checkpoint import Loaded, SampleOptions, load_with_samples, short_names
 from scala_lab.curvature.eigensolvers import EigenResult, top_eigenpairs
 from scala_lab.curvature.loss import is_regression, on_device, without_labels
 from scala_lab.curvature.operator import HessianOperator
@@ -28,6 +28,8 @@ from scala_lab.optim.build import undecayed_names
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from scala_lab.training.progress import CountBar
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,10 @@ def eigenvector_directions(result: EigenResult, gradient: Tensor | None = None) 
     The sign of an eigenvector is arbitrary; with the gradient of the loss, as a touched vector, each one points to
     where the loss rises, which makes several models comparable.
     """
-    parameters, directions = result.space.parameters, []
+    directions = []
     for number, touched in enumerate(result.touched_eigenvectors, start=1):
         downhill = gradient is not None and float(touched @ gradient) < 0
-        full = result.space.full(-touched if downhill else touched)
-        flat = zip(parameters.items(), full.split([value.numel() for value in parameters.values()]), strict=True)
-        parts = {name: part.view_as(value) for (name, value), part in flat}
+        parts = result.space.named_parts(result.space.full(-touched if downhill else touched))
         directions.append(Direction(f"distance along eigenvector {number} (units of weight)", parts))
     return directions
 
@@ -104,15 +104,9 @@ def slice_1d(
     *,
     on_point: Callable[[], None] | None = None,
 ) -> pd.DataFrame:
-    """Compute mean loss and accuracy at evenly spaced positions along a line.
+    """Compute mean loss and accuracy at `steps` evenly spaced positions along a line, both ends of `span` included.
 
-    Args:
-        model: The checkpoint, at position 0; every pass runs in eval mode.
-        batches: Dicts as the model takes them, `labels` included; of any size, also unequal.
-        direction: Along which; position 1 is one length of it away.
-        steps: Positions, both ends included; an odd number over a symmetric span includes the checkpoint itself.
-        span: First and last position.
-        on_point: Called after every point, for progress bars.
+    The model is at position 0 and runs in eval mode; its batches have `labels` and may be of unequal size.
 
     Returns:
         Columns position, loss (nats, or squared error for regression), accuracy (0 to 1; nan for regression).
@@ -130,13 +124,9 @@ def slice_2d(
     y_span: tuple[float, float] | None = None,
     on_point: Callable[[], None] | None = None,
 ) -> pd.DataFrame:
-    """Compute mean loss and accuracy on a grid of steps * steps points; see `slice_1d`.
+    """Compute mean loss and accuracy on a grid of steps * steps points, x fastest; see `slice_1d`.
 
-    The directions of x and y are used as they are: not made orthogonal or of one length. `y_span` is that of x by
-    default.
-
-    Returns:
-        Columns x, y, loss, accuracy; x runs fastest.
+    The directions of x and y are used as they are: not made orthogonal or of one length. `y_span` is by default `span`.
     """
     points = [(x, y) for y in _positions(steps, y_span or span) for x in _positions(steps, span)]
     return _slice(model, batches, dict(zip("xy", directions, strict=True)), points, on_point)
@@ -172,10 +162,9 @@ class _Surface:
     def __init__(self, model: nn.Module, batches: Iterable[Mapping[str, Any]], directions: Sequence[Direction]) -> None:
         self.model, self.directions = model, directions
         self.weights = {name: weight.detach() for name, weight in model.named_parameters()}
-        for direction in directions:
-            for name, part in direction.parts.items():
-                if name not in self.weights or part.shape != self.weights[name].shape:
-                    raise UserError(f"the direction is not one of this model: {name} is not there or of another shape")
+        for name, part in (item for direction in directions for item in direction.parts.items()):
+            if name not in self.weights or part.shape != self.weights[name].shape:
+                raise UserError(f"the direction is not one of this model: {name} is not there or of another shape")
         self.batches = on_device(batches, next(iter(self.weights.values())).device)
         self.samples = sum(len(batch["labels"]) for batch in self.batches if "labels" in batch)
         if self.samples == 0 or any("labels" not in batch for batch in self.batches):
@@ -233,37 +222,39 @@ class LandscapeOptions:
 
     @property
     def y_span(self) -> tuple[float, float]:
-        """First and last position across: as far as along, but around 0 where x runs from one model to another."""
+        """First and last position of y: as far as x, but around 0 where x runs from one model to another."""
         low, high = self.x_span
         return ((low - high) / 2, (high - low) / 2) if self.directions == "between" else (low, high)
 
 
 @dataclass(frozen=True)
 class View:
-    """Loss and accuracy around one checkpoint, or between two: slices, with the labels of x and y and the loss's unit.
-
-    The record has the checkpoints, their loss and accuracy, and the evidence for the directions, ready for JSON.
-    """
+    """Loss and accuracy around one checkpoint, or between two."""
 
     name: str
-    record: dict[str, Any]
-    directions: tuple[str, str]
+    record: dict[str, Any]  # checkpoints, their loss and accuracy, residuals of the directions; ready for JSON
+    directions: tuple[str, str]  # labels of x and y
     lines: list[pd.DataFrame]
     plane: pd.DataFrame | None
-    unit: str
+    unit: str  # of the loss
 
 
-def explore(options: LandscapeOptions, device: torch.device, bar: ProgressBar) -> list[View]:
+def explore(options: LandscapeOptions, device: torch.device, bar: CountBar) -> list[View]:
     """Return one view per checkpoint, or per checkpoint after the first for the lines between them."""
-    views = _between(options, device) if options.directions == "between" else _around(options, device, bar)
-    return [_view(options, *view, bar) for view in views]
+    origins = _between(options, device) if options.directions == "between" else _around(options, device, bar)
+    return [_view(options, origin, bar) for origin in origins]
 
 
-_Start = tuple[str, Loaded, tuple[Direction, Direction], dict[str, Any]]
-"""The name of a view, the model at its origin, its directions, and its record before slicing."""
+class _Origin(NamedTuple):
+    """The model at the origin of a view, its directions, and the view's record before slicing."""
+
+    name: str
+    loaded: Loaded
+    directions: tuple[Direction, Direction]
+    record: dict[str, Any]
 
 
-def _around(options: LandscapeOptions, device: torch.device, bar: ProgressBar) -> Iterator[_Start]:
+def _around(options: LandscapeOptions, device: torch.device, bar: CountBar) -> Iterator[_Origin]:
     """Each checkpoint with directions of its own."""
     over = options.over
     for checkpoint, name in short_names(options.checkpoints).items():
@@ -278,10 +269,10 @@ def _around(options: LandscapeOptions, device: torch.device, bar: ProgressBar) -
             top = top_eigenpairs(op, 2, options.tol, max_products=options.max_products, seed=over.seed)
             first, second = eigenvector_directions(top, op.gradient())
             record |= top.record()
-        yield name, loaded, (first, second), record
+        yield _Origin(name, loaded, (first, second), record)
 
 
-def _between(options: LandscapeOptions, device: torch.device) -> Iterator[_Start]:
+def _between(options: LandscapeOptions, device: torch.device) -> Iterator[_Origin]:
     """The first checkpoint, each time with the direction to another one."""
     names = short_names(options.checkpoints)
     start, *ends = names
@@ -293,7 +284,7 @@ def _between(options: LandscapeOptions, device: torch.device) -> Iterator[_Start
         at_end = {f"other_{name}": value for name, value in _at_origin(other, end).items()}
         along = line_between(loaded.model, other.model)
         record = {"checkpoint": start, "other": end, "distance": along.norm, **at_start, **at_end}
-        yield f"{names[start]} to {names[end]}", loaded, (along, across), record
+        yield _Origin(f"{names[start]} to {names[end]}", loaded, (along, across), record)
 
 
 def _at_origin(loaded: Loaded, checkpoint: str) -> dict[str, float | None]:
@@ -304,32 +295,23 @@ def _at_origin(loaded: Loaded, checkpoint: str) -> dict[str, float | None]:
     return {"loss": loss, "accuracy": None if np.isnan(accuracy) else accuracy}
 
 
-def _view(
-    options: LandscapeOptions,
-    name: str,
-    loaded: Loaded,
-    directions: tuple[Direction, Direction],
-    record: dict[str, Any],
-    bar: ProgressBar,
-) -> View:
-    between, model, batches = options.directions == "between", loaded.model, loaded.sets[0]
-    with_lines = directions[: 1 if between else 2] if options.line_points else ()
-    bar.start(name, "points", total=len(with_lines) * options.line_points + options.plane_points**2)
-    lines = [
-        slice_1d(model, batches, direction, options.line_points, options.x_span, on_point=bar.advance)
-        for direction in with_lines
-    ]
-    plane, spans = None, {"span": options.x_span, "y_span": options.y_span}
-    if options.plane_points:
-        plane = slice_2d(model, batches, directions, options.plane_points, **spans, on_point=bar.advance)
+def _view(options: LandscapeOptions, origin: _Origin, bar: CountBar) -> View:
+    name, loaded, (x, y), record = origin
+    model, batches, span, between = loaded.model, loaded.sets[0], options.x_span, options.directions == "between"
+    steps, side = options.line_points, options.plane_points
+    directions = [] if not steps else [x] if between else [x, y]
+    bar.start(name, "points", total=len(directions) * steps + side**2)
+    lines = [slice_1d(model, batches, direction, steps, span, on_point=bar.advance) for direction in directions]
+    plane = None
+    if side:
+        plane = slice_2d(model, batches, (x, y), side, span, y_span=options.y_span, on_point=bar.advance)
     if between and lines:
-        record = {**record, "barrier": barrier(lines[0], record["loss"], record["other_loss"])}
-    x, y = directions
+        record["barrier"] = barrier(lines[0], record["loss"], record["other_loss"])
     return View(name, record, (x.label, y.label), lines, plane, loaded.unit)
 
 
 def barrier(line: pd.DataFrame, start: float, end: float) -> float:
-    """Return how far the loss from 0 to 1 rises above the straight line between its ends: 0 where it never does."""
+    """Return how far the loss from 0 to 1 rises above the straight line between its ends; 0 where it never does."""
     inside = line[(line["position"] >= 0) & (line["position"] <= 1)]
     straight = (1 - inside["position"]) * start + inside["position"] * end
     rise = (inside["loss"] - straight).max(skipna=False) if len(inside) else 0.0

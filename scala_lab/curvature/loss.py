@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import fnmatch
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,12 +27,7 @@ class ParameterSpace:
 
     The Hessian is exactly zero on rows of the word-embedding table that no sample uses. Solvers therefore work on
     "touched" vectors, in which the table is replaced by its used rows; `full` and `touched` convert between the two.
-
-    Args:
-        model: The model; parameters with `requires_grad` off are left out.
-        patterns: Shell patterns of parameter names; None for all.
-        table_name: Name of the word-embedding table, if it is looked up by token ids alone.
-        used_ids: Sorted ids of the tokens that occur.
+    `table_name` is that of the table, if it is looked up by token ids alone, and `used_ids` are sorted.
     """
 
     def __init__(
@@ -57,9 +52,8 @@ class ParameterSpace:
     def part(self, names: Sequence[str]) -> ParameterSpace:
         """Return the space over some of these parameters, in their order here."""
         part = copy.copy(self)
-        part._set_parameters(
-            {name: self.parameters[name] for name in self.parameters if name in names}, self.table_name
-        )
+        chosen = {name: value for name, value in self.parameters.items() if name in names}
+        part._set_parameters(chosen, self.table_name)
         return part
 
     def _set_parameters(self, parameters: dict[str, nn.Parameter], table_name: str | None) -> None:
@@ -82,34 +76,38 @@ class ParameterSpace:
         return next(iter(self.parameters.values())).dtype
 
     def pieces(self, touched: Tensor) -> list[Tensor]:
-        """Return a touched vector as views shaped like the parameters."""
-        parts = touched.split([math.prod(shape) for shape in self.shapes.values()])
-        return [part.view(shape) for part, shape in zip(parts, self.shapes.values(), strict=True)]
+        """Return a touched vector, or several as rows, as views shaped like the parameters."""
+        return _views(touched, self.shapes.values())
+
+    def named_parts(self, full: Tensor) -> dict[str, Tensor]:
+        """Return a full vector, or several as rows, as views shaped like the parameters, by name."""
+        parts = _views(full, [value.shape for value in self.parameters.values()])
+        return dict(zip(self.parameters, parts, strict=True))
 
     def touched(self, full: Tensor) -> Tensor:
         """Return the touched part of a full vector."""
         if not self.compact:
             return full
-        parts = dict(
-            zip(self.parameters, full.split([value.numel() for value in self.parameters.values()]), strict=True)
-        )
-        table = self.table_name or ""
-        parts[table] = parts[table].view_as(self.parameters[table])[self.used_ids].flatten()
-        return torch.cat(list(parts.values()))
+        parts = self.named_parts(full)
+        parts[self.table_name or ""] = parts[self.table_name or ""][self.used_ids]
+        return torch.cat([part.flatten() for part in parts.values()])
 
     def full(self, touched: Tensor) -> Tensor:
         """Return a touched vector, or several as rows, in full length, 0 on rows of the table that are not touched."""
         if not self.compact:
             return touched
         result = touched.new_zeros(*touched.shape[:-1], self.size)
-        targets = result.split([value.numel() for value in self.parameters.values()], dim=-1)
-        sources = touched.split([math.prod(shape) for shape in self.shapes.values()], dim=-1)
-        for (name, value), target, source in zip(self.parameters.items(), targets, sources, strict=True):
+        for (name, target), source in zip(self.named_parts(result).items(), self.pieces(touched), strict=True):
             if name == self.table_name:
-                target.unflatten(-1, value.shape)[..., self.used_ids, :] = source.unflatten(-1, self.shapes[name])
+                target[..., self.used_ids, :] = source
             else:
                 target.copy_(source)
         return result
+
+
+def _views(vectors: Tensor, shapes: Collection[tuple[int, ...]]) -> list[Tensor]:
+    parts = vectors.split([math.prod(shape) for shape in shapes], dim=-1)
+    return [part.view(*part.shape[:-1], *shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def on_device(batches: Iterable[Mapping[str, Any]], device: torch.device) -> list[dict[str, Tensor]]:
@@ -124,21 +122,13 @@ def without_labels(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Shortcuts:
-    """What an operator computes in another way than the stock model, because it was shown to change nothing.
+    """What an operator computes in another way than the stock model, because it was shown to change nothing."""
 
-    Attributes:
-        cut_padding: Batches are cut into shards with little padding.
-        used_rows: Of the word-embedding table only the rows that occur are differentiated by.
-        fast_layers: Linear layers, GELU and LayerNorm run by our own derivative rules.
-        narrowing: What the last layer computes for the first token alone.
-        side_by_side: Shards run at once on the cores.
-    """
-
-    cut_padding: bool = False
-    used_rows: bool = False
-    fast_layers: bool = False
-    narrowing: Narrowing = field(default_factory=Narrowing)
-    side_by_side: bool = True
+    cut_padding: bool = False  # batches are cut into shards with little padding
+    used_rows: bool = False  # of the word-embedding table only the rows that occur are differentiated by
+    fast_layers: bool = False  # linear layers, GELU and LayerNorm have our own derivative rules
+    narrowing: Narrowing = field(default_factory=Narrowing)  # what the last layer computes for the first token alone
+    side_by_side: bool = True  # shards run at once on the cores
 
 
 def word_table(model: nn.Module) -> str | None:
@@ -157,15 +147,10 @@ class BatchLoss:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        space: ParameterSpace,
-        labels: Sequence[Tensor],
-        shortcuts: Shortcuts,
-        pad_token: int | None,
+        self, model: nn.Module, space: ParameterSpace, regression: bool, shortcuts: Shortcuts, pad_token: int | None
     ) -> None:
-        self.model, self.space, self.shortcuts, self.pad_token = model, space, shortcuts, pad_token
-        self.regression = is_regression(model, labels)
+        self.model, self.space, self.regression = model, space, regression
+        self.shortcuts, self.pad_token = shortcuts, pad_token
         self._rows = None
         self.leaves: list[Tensor] = list(space.parameters.values())
         if space.compact:
@@ -226,7 +211,7 @@ def stock_product(
 ) -> Tensor:
     """Multiply the Hessian of a batch's mean loss by a vector over all parameters, by differentiating the gradient."""
     weights = list(model.parameters())
-    pieces = [piece.view_as(w) for piece, w in zip(vector.split([w.numel() for w in weights]), weights, strict=True)]
+    pieces = _views(vector, [weight.shape for weight in weights])
     loss = task_loss(stock_logits(model, inputs, pad_token), labels, is_regression(model, [labels])).mean()
     grads = torch.autograd.grad(loss, weights, create_graph=True, allow_unused=True)
     products = [(grad * piece).sum() for grad, piece in zip(grads, pieces, strict=True) if grad is not None]

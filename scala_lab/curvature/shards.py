@@ -45,10 +45,7 @@ def cut_batch(batch: Mapping[str, Tensor], shard_tokens: int | None = None) -> l
         name for name, value in batch.items() if name != "labels" and value.shape[:2] == batch["attention_mask"].shape
     }
     return [
-        {
-            name: value[part, : lengths[part[0]]] if name in token_entries else value[part]
-            for name, value in batch.items()
-        }
+        {n: value[part, : lengths[part[0]]] if n in token_entries else value[part] for n, value in batch.items()}
         for like in np.split(order, cheapest_cuts(lengths[order], SHARD_COST))
         for part in cut(like, len(like) if shard_tokens is None else max(1, shard_tokens // lengths[like[0]]))
     ]
@@ -114,10 +111,9 @@ class Lanes:
 def graph_bytes(outputs: Iterable[Tensor]) -> int:
     """Return the bytes of all storages that the graph behind some tensors has saved, each once, without leaves.
 
-    Example:
-        >>> import torch
-        >>> graph_bytes([torch.ones(10, requires_grad=True).exp()])
-        40
+    >>> import torch
+    >>> graph_bytes([torch.ones(10, requires_grad=True).exp()])
+    40
     """
     waiting = [output.grad_fn for output in outputs if output.grad_fn is not None]
     nodes: set[Any] = set(waiting)
@@ -138,9 +134,8 @@ def _saved_tensors(node: Any) -> Iterator[Tensor]:
     node_type: Any = type(node)
     for name in _saved_names(node_type):
         saved = getattr(node, name)
-        yield from (
-            value for value in (saved if isinstance(saved, tuple | list) else (saved,)) if isinstance(value, Tensor)
-        )
+        values = saved if isinstance(saved, tuple | list) else (saved,)
+        yield from (value for value in values if isinstance(value, Tensor))
 
 
 @cache

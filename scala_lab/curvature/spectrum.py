@@ -23,19 +23,14 @@ MARGIN = 6.0
 
 @dataclass(frozen=True)
 class TraceResult:
-    """An estimate of tr H with its standard error.
+    """An estimate of tr H with the standard error of its mean over the probes.
 
-    Attributes:
-        trace: Rows that no sample touches add nothing, so it is the trace of the full matrix too.
-        error: Standard error of the mean over the probes: the truth lies within one error in about 68% of cases,
-            within two in 95%.
-        samples: z' H z of each probe, plus the known eigenvalues; each cost one product.
-        tol: Largest error / |trace| of a converged result.
+    Rows that no sample touches add nothing, so it is the trace of the full matrix too.
     """
 
     trace: float
     error: float
-    samples: np.ndarray
+    samples: np.ndarray  # z' H z of each probe, plus the known eigenvalues; each cost one product
     tol: float
 
     @property
@@ -60,9 +55,8 @@ def trace(
 
         tr H = sum lambda + E[y' H y],  y = z - Q'Q z
 
-    which is exact in expectation for any orthonormal Q whose lambda are Rayleigh quotients, converged or not.
-
-    `known` is a result of `top_eigenpairs` for the same operator.
+    which is exact in expectation for any orthonormal Q whose lambda are Rayleigh quotients, converged or not. `known`
+    is a result of `top_eigenpairs` for the same operator.
     """
     if max_products < 2:
         raise UserError(f"an error bar needs at least 2 probes, not {max_products}")
@@ -92,29 +86,17 @@ def random_signs(op: HessianOperator, rng: torch.Generator) -> Tensor:
 
 @dataclass(frozen=True)
 class DensityResult:
-    """Density of the eigenvalues with the quadrature it was made from.
+    """Density of the eigenvalues with the quadrature it was made from."""
 
-    Attributes:
-        grid: Where the density is given, evenly spaced.
-        density: Of the eigenvalues of H on the touched dimensions; integrates to 1.
-        nodes: Quadrature nodes of all probes.
-        weights: Their weights; they sum to 1.
-        probe_of: Which probe each node belongs to.
-        width: Standard deviation of the Gaussian kernel, in units of the eigenvalues.
-        hvps: Products spent.
-        touched_size: Dimensions of the touched vectors.
-        full_size: Dimensions of the full matrix; the others have eigenvalue exactly 0.
-    """
-
-    grid: np.ndarray
-    density: np.ndarray
-    nodes: np.ndarray
-    weights: np.ndarray
-    probe_of: np.ndarray
-    width: float
+    grid: np.ndarray  # evenly spaced
+    density: np.ndarray  # on the grid, of the eigenvalues of H on the touched dimensions; integrates to 1
+    nodes: np.ndarray  # of the quadrature, all probes together
+    weights: np.ndarray  # of the nodes; they sum to 1
+    probe_of: np.ndarray  # which probe each node belongs to
+    width: float  # standard deviation of the Gaussian kernel, in units of the eigenvalues
     hvps: int
     touched_size: int
-    full_size: int
+    full_size: int  # all dimensions; those that are not touched have eigenvalue exactly 0
 
     @property
     def untouched_share(self) -> float:
@@ -136,17 +118,11 @@ def spectral_density(
     For a unit probe v, m steps of Lanczos give a matrix T whose eigenvalues theta_i and squared first eigenvector
     entries w_i are a quadrature rule: v' f(H) v = sum_i w_i f(theta_i), exact for polynomials up to degree 2m-1. The
     mean over random probes estimates tr f(H) / n for any f. The density is that of the nodes, blurred by a Gaussian
-    kernel. It costs at most probes * steps products and memory for `steps` vectors.
+    kernel of standard deviation `width`, by default a hundredth of their range. It costs at most probes * steps
+    products and memory for `steps` vectors; more probes make the weights of the bulk more exact, more steps resolve the
+    spectrum more finely.
 
-    The peak of a spectrum is at zero. Rows of the word table that no sample uses are left out of the touched
-    dimensions; `untouched_share` and `full_density` put them back.
-
-    Args:
-        op: The operator.
-        probes: Random vectors; more make the weights of the bulk more exact.
-        steps: Lanczos steps for each; more resolve the spectrum more finely.
-        seed: Of the probes.
-        width: Standard deviation of the Gaussian kernel; default a hundredth of the range of the nodes.
+    Rows of the word-embedding table that no sample uses are left out: `full_density` adds their zeros.
     """
     if probes < 1 or steps < 2:
         raise UserError(f"a density needs at least 1 probe and 2 steps, not {probes} and {steps}")
@@ -190,10 +166,8 @@ def layer_eigenvalues(
 
     The convergence theorem speaks of one smoothness constant alpha_i per group of parameters and of their ratio
     kappa_alpha = max alpha_i / min alpha_i. At a checkpoint, the curvature along layer i alone is bounded by the top
-    eigenvalue of H_ii, which is taken as alpha_i there (a local value: the theorem's holds everywhere).
-
-    The operator may be over all or some parameters of its model; `max_products` is for each block, whose product costs
-    a part of a full one.
+    eigenvalue of H_ii, which is taken as alpha_i there (a local value: the theorem's holds everywhere). `max_products`
+    is for each block, whose product costs a part of a full one.
     """
     return {
         layer: top_eigenpairs(op.block(names), 1, tol, max_products=max_products, seed=seed)
