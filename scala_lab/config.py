@@ -299,7 +299,7 @@ def _default(value: Any, default: Any) -> Any:
     return default if value is None else value
 
 
-def _device() -> str:
+def _device() -> Literal["cpu", "cuda"]:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"

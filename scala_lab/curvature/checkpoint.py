@@ -111,11 +111,9 @@ def load_with_samples(
 
 
 def load_run(run: RunResult, samples: int, sets: int = 1, seed: int = 0) -> Loaded:
-    """Load a finished run's checkpoint with disjoint sets of the rows that it was trained on.
-
-    The run's label names are those of the model that it started from; its checkpoint has the task's.
-    """
+    """Load a finished run's checkpoint with disjoint sets of the rows that it was trained on."""
     device = torch.device("cuda" if run.spec.machine.device == "cuda" else "cpu")
+    # the spec's label names are those of the model that the run started from; its checkpoint has the task's
     data, options = replace(run.spec.data, label_names=()), SampleOptions(samples, seed=seed)
     return load_with_samples(run.checkpoint, data, options, device, prepared=prepare(run.spec), repeats=sets)
 
@@ -279,13 +277,10 @@ def _extras(options: SharpnessOptions, model: torch.nn.Module, op: HessianOperat
 
 def _combine_sets(options: SharpnessOptions, checkpoint: Path, unit: str, sets: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the record of a checkpoint from those of its sets of rows."""
-    values = np.array([entry["eigenvalues"] for entry in sets])
+    values, over = np.array([entry["eigenvalues"] for entry in sets]), options.over
+    record = {"checkpoint": str(checkpoint), "task": options.data.task, "rows": over.rows, "samples": over.samples}
     extras = ("smallest", "trace", "layers", "kappa_alpha", "note")
-    return {
-        "checkpoint": str(checkpoint),
-        "task": options.data.task,
-        "rows": options.over.rows,
-        "samples": options.over.samples,
+    return record | {
         "solver": options.solver,
         "tol": options.tol,
         "eigenvalues": values.mean(0).tolist(),
@@ -303,15 +298,11 @@ def _combine_sets(options: SharpnessOptions, checkpoint: Path, unit: str, sets: 
 
 def all_converged(record: dict[str, Any]) -> bool:
     """Return whether everything that was requested, over every set, is within its tolerance."""
-    return all(
-        part["converged"]
-        for entry in record.get("sets", [record])
-        for part in (
-            entry,
-            *entry.get("layers", {}).values(),
-            *(entry[name] for name in ("smallest", "trace") if name in entry),
-        )
-    )
+    parts = []
+    for entry in record.get("sets", [record]):
+        parts += [entry, *entry.get("layers", {}).values()]
+        parts += [entry[name] for name in ("smallest", "trace") if name in entry]
+    return all(part["converged"] for part in parts)
 
 
 def short_names(checkpoints: Sequence[Path]) -> dict[str, str]:

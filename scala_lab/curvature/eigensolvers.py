@@ -94,8 +94,8 @@ def top_eigenpairs(
 def lanczos(op: HessianOperator, k: int, tol: float, which: Which, max_products: int, seed: int) -> EigenResult:
     """Lanczos from a start of equal parts gradient and random vector; see `top_eigenpairs`.
 
-    In trained networks the gradient lies among the top eigenvectors: on a fine-tuned encoder this start saves two of 24
-    products for the five largest eigenvalues. The random part keeps every eigenvector within reach.
+    In trained networks the gradient lies among the top eigenvectors, which saves a product or two in 24. The random
+    part keeps every eigenvector within reach.
     """
     start, gradient = random_start(op, seed), op.gradient()
     length = norm(gradient)
@@ -246,10 +246,7 @@ class _PowerIteration:
         self.spent, self.shift, self.note = 0, 0.0, ""
 
     def find_next(self, start: Tensor, max_products: int) -> None:
-        """Iterate v <- (sign * H + shift) v until every pair has converged, or `max_products` are spent in all.
-
-        A pair of the wrong sign is never kept, even when no product is left to look for the right one.
-        """
+        """Iterate v <- (sign * H + shift) v until every pair has converged, or `max_products` are spent in all."""
         vectors, products = self.vectors, self.products
         vector = self._orthogonalised(start, vectors)
         first: tuple[Tensor, Tensor] | None = None
@@ -261,7 +258,7 @@ class _PowerIteration:
             converged = bool((self.ritz_pairs()[2] <= self.tol).all())
             value = dot(vector, product)
             wrong_sign = converged and self.sign * value < 0 and self.shift < abs(value)
-            if wrong_sign and self.spent >= max_products:
+            if wrong_sign and self.spent >= max_products:  # such a pair is never kept
                 self.vectors, self.products = [*vectors, first[0]], [*products, first[1]]
             if self.spent >= max_products or (converged and not wrong_sign):
                 return

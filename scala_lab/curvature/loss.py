@@ -70,11 +70,6 @@ class ParameterSpace:
         """Whether touched vectors are shorter than full ones."""
         return self.table_name is not None and self.used_ids is not None
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the parameters."""
-        return next(iter(self.parameters.values())).dtype
-
     def pieces(self, touched: Tensor) -> list[Tensor]:
         """Return a touched vector, or several as rows, as views shaped like the parameters."""
         return _views(touched, self.shapes.values())
@@ -142,8 +137,7 @@ def word_table(model: nn.Module) -> str | None:
 class BatchLoss:
     """Cross-entropy or squared error per sample, in eval mode, with the shortcuts of an operator.
 
-    `leaves` is what to differentiate by, in the order of the space: the parameters themselves, and a copy of the used
-    rows in place of the word-embedding table.
+    `leaves` is what to differentiate by: the parameters of the space, with a copy of the used rows for the table.
     """
 
     def __init__(
@@ -192,11 +186,7 @@ def is_regression(model: nn.Module, labels: Sequence[Tensor]) -> bool:
 
 
 def stock_logits(model: nn.Module, inputs: Mapping[str, Tensor], pad_token: int | None = None) -> Tensor:
-    """Return the logits of the model's own forward pass, in eval mode and twice differentiable.
-
-    The fused attention kernels have no second derivative; torch's plain one does, so stock checkpoints work without
-    being loaded in a special way.
-    """
+    """Return the logits of the model's own forward pass, in eval mode, by the attention with a second derivative."""
     training = model.training
     model.eval()
     try:
@@ -221,9 +211,9 @@ def stock_product(
 
 
 def missing_pad_token(model: nn.Module, batches: Sequence[Mapping[str, Tensor]]) -> int | None:
-    """Return a pad token for a model that needs one and has none: an id that no token of the batches has; else None.
+    """Return an id that no token of the batches has, if the model's head needs a pad token and its config has none.
 
-    Heads of decoders find the last token of a row by their config's pad token, and refuse batches without one.
+    Heads of decoders find the last token of a row by the pad token.
     """
     config: Any = getattr(model, "config", None)
     if config is None or not hasattr(config, "get_text_config"):

@@ -139,7 +139,7 @@ class HessianOperator:
     @property
     def dtype(self) -> torch.dtype:
         """Of the weights and of all vectors."""
-        return self.space.dtype
+        return next(iter(self.space.parameters.values())).dtype
 
     def __matmul__(self, vector: Tensor) -> Tensor:
         """Return H v for a full vector over the chosen parameters."""

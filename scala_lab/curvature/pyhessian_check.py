@@ -45,17 +45,10 @@ def pyhessian_top(
     The model, its gradients and its mode are restored afterwards, as is the global random state. `hvps` counts
     PyHessian's products, not ours. One batch lets PyHessian reuse its graph.
 
-    Args:
-        model: H is taken over all of its trainable parameters.
-        batches: Dicts as the model takes them, `labels` included.
-        k: How many.
-        tol: Largest residual of a converged pair.
-        max_iterations: For each eigenvalue.
-        seed: Of PyHessian's random starts.
-        change: Relative change of the eigenvalue at which PyHessian stops; default `tol`. The error of an eigenvalue is
-            of second order, so a residual of tol takes a change of about tol squared.
-        op: Computes the residuals, on the same model and batches; default a new operator.
-        on_product: Called after every product; an exception raised there stops the search.
+    PyHessian stops where the relative change of an eigenvalue falls below `change`, by default `tol`, or after
+    `max_iterations` for each. The error of an eigenvalue is of second order: a residual of tol takes a change of about
+    tol squared. `op`, on the same model and batches, computes the residuals; an exception in `on_product` ends the
+    search.
     """
     batches = list(batches)
     op = op or HessianOperator(model, batches, budget=0)

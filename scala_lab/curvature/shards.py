@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -33,9 +33,8 @@ MAX_LANES = 8
 def cut_batch(batch: Mapping[str, Tensor], shard_tokens: int | None = None) -> list[dict[str, Tensor]]:
     """Sort a batch's rows by length, cut them where that is cheapest, and drop columns that are padding in a shard.
 
-    Padding is where `attention_mask` is 0, at the end of rows; a batch that is not padded so stays whole. Masked
-    columns do not enter a sample's loss, so that only rounding changes; `operator.proved_shortcuts` checks that.
-    Shards of several rows have at most `shard_tokens` tokens, padding included; default any number.
+    Padding is where `attention_mask` is 0, at the end of rows; a batch that is not padded so stays whole. Shards of
+    several rows have at most `shard_tokens` tokens, padding included; default any number.
     """
     lengths = _row_lengths(batch)
     if lengths is None:
@@ -89,17 +88,14 @@ def lane_count(shards: int, device: torch.device) -> int:
 class Lanes:
     """Python threads, each with its own compute threads, that take whole shards; one lane is the caller itself.
 
-    Shards are small: cores that share each operation would wait for one another more than they compute. autograd runs a
-    CPU graph in the thread that calls it and releases the interpreter lock meanwhile. Which shard goes to which lane
-    depends on their sizes alone, and lanes are summed in order, so the same machine gives the same bits every time.
+    Shards are small: cores that share each operation would wait for one another more than they compute. Which shard
+    goes to which lane depends on their sizes alone, and lanes are summed in order, so that results repeat to the bit.
     """
 
     def __init__(self, count: int) -> None:
-        self.count = count
-        self._pool: ThreadPoolExecutor | None = None
-        if count > 1:
-            threads = max(1, torch.get_num_threads() // count)
-            self._pool = ThreadPoolExecutor(count, initializer=lambda: torch.set_num_threads(threads))
+        self.count, threads = count, max(1, torch.get_num_threads() // count)
+        start = partial(torch.set_num_threads, threads)
+        self._pool = ThreadPoolExecutor(count, initializer=start) if count > 1 else None
 
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """Apply a function to each item, one item per lane; results are in order."""

@@ -34,11 +34,6 @@ class TraceResult:
     tol: float
 
     @property
-    def hvps(self) -> int:
-        """Products spent here."""
-        return len(self.samples)
-
-    @property
     def converged(self) -> bool:
         """Whether the error is at most tol * |trace|."""
         return self.error <= self.tol * abs(self.trace)
@@ -94,7 +89,6 @@ class DensityResult:
     weights: np.ndarray  # of the nodes; they sum to 1
     probe_of: np.ndarray  # which probe each node belongs to
     width: float  # standard deviation of the Gaussian kernel, in units of the eigenvalues
-    hvps: int
     touched_size: int
     full_size: int  # all dimensions; those that are not touched have eigenvalue exactly 0
 
@@ -139,9 +133,7 @@ def spectral_density(
     low, high = nodes.min() - MARGIN * width, nodes.max() + MARGIN * width
     grid = np.linspace(low, high, max(1001, int(np.ceil(4 * (high - low) / width)) + 1))
     density = gaussian_mixture(grid, nodes, weights, width)
-    return DensityResult(
-        grid, density, nodes, weights, probe_of, width, len(nodes), op.space.touched_size, op.space.size
-    )
+    return DensityResult(grid, density, nodes, weights, probe_of, width, op.space.touched_size, op.space.size)
 
 
 def _quadrature(op: HessianOperator, steps: int, rng: torch.Generator) -> tuple[np.ndarray, np.ndarray]:
