@@ -228,64 +228,54 @@ def power_iteration(op: HessianOperator, k: int, tol: float, which: Which, max_p
     An error in an early vector would stay in all later ones, which are orthogonal to it, so values and residuals are
     those of the best combinations of all vectors (Rayleigh-Ritz), without further products.
     """
-    power = _PowerIteration(op, 1.0 if which == "largest" else -1.0, tol)
+    sign = 1.0 if which == "largest" else -1.0
+    vectors: list[Tensor] = []
+    products: list[Tensor] = []
+    spent, shift, note = 0, 0.0, ""
     for index in range(k):
         later_pairs = k - index - 1
-        power.find_next(random_start(op, seed + index), max_products - later_pairs)
-    values, vectors, residuals = power.ritz_pairs()
-    return EigenResult(values, vectors, residuals, power.spent, tol, op.space, power.note)
-
-
-class _PowerIteration:
-    """The vectors so far with their products, and the iteration for the next one."""
-
-    def __init__(self, op: HessianOperator, sign: float, tol: float) -> None:
-        self.op, self.sign, self.tol = op, sign, tol
-        self.vectors: list[Tensor] = []
-        self.products: list[Tensor] = []
-        self.spent, self.shift, self.note = 0, 0.0, ""
-
-    def find_next(self, start: Tensor, max_products: int) -> None:
-        """Iterate v <- (sign * H + shift) v until every pair has converged, or `max_products` are spent in all."""
-        vectors, products = self.vectors, self.products
-        vector = self._orthogonalised(start, vectors)
-        first: tuple[Tensor, Tensor] | None = None
+        start = random_start(op, seed + index)
+        vector, first = _orthogonalised(start, vectors), None
         while True:
-            product = self.op.multiply(vector)
-            self.spent += 1
+            product = op.multiply(vector)
+            spent += 1
             first = first or (vector, product)
-            self.vectors, self.products = [*vectors, vector], [*products, product]
-            converged = bool((self.ritz_pairs()[2] <= self.tol).all())
-            value = dot(vector, product)
-            wrong_sign = converged and self.sign * value < 0 and self.shift < abs(value)
-            if wrong_sign and self.spent >= max_products:  # such a pair is never kept
-                self.vectors, self.products = [*vectors, first[0]], [*products, first[1]]
-            if self.spent >= max_products or (converged and not wrong_sign):
-                return
+            residuals = _ritz_pairs([*vectors, vector], [*products, product], sign)[2]
+            converged, value = bool((residuals <= tol).all()), dot(vector, product)
+            wrong_sign = converged and sign * value < 0 and shift < abs(value)
+            if spent >= max_products - later_pairs or (converged and not wrong_sign):
+                break
             if wrong_sign:
-                self.shift = 1.01 * abs(value)
-                self.note = f"the eigenvalue of largest magnitude is {value:.6g}: shifted by {self.shift:.6g}"
-                vector = self._orthogonalised(start, vectors)
+                shift = 1.01 * abs(value)
+                note = f"the eigenvalue of largest magnitude is {value:.6g}: shifted by {shift:.6g}"
+                vector = _orthogonalised(start, vectors)
             else:
-                vector = self._orthogonalised(self.sign * product + self.shift * vector, vectors)
+                vector = _orthogonalised(sign * product + shift * vector, vectors)
+        if wrong_sign:  # no product is left to look for the right one
+            vector, product = first
+        vectors.append(vector)
+        products.append(product)
+    values, best, residuals = _ritz_pairs(vectors, products, sign)
+    return EigenResult(values, best, residuals, spent, tol, op.space, note)
 
-    def ritz_pairs(self) -> tuple[np.ndarray, Tensor, np.ndarray]:
-        """Return values in the requested order, unit vectors as rows, and residuals."""
-        vectors, products = torch.stack(self.vectors), torch.stack(self.products)
-        small = inner_products(vectors, products).cpu().numpy()
-        values, rotation = np.linalg.eigh((small + small.T) / 2)
-        order = np.argsort(-self.sign * values)
-        values = values[order]
-        weights = torch.as_tensor(rotation[:, order].T.copy()).to(vectors)
-        vectors, products = weights @ vectors, weights @ products
-        rests = products - torch.as_tensor(values).to(vectors)[:, None] * vectors
-        return values, vectors, _relative(np.array([norm(rest) for rest in rests]), values)
 
-    @staticmethod
-    def _orthogonalised(vector: Tensor, others: list[Tensor]) -> Tensor:
-        for other in others:
-            vector = vector - dot(other, vector) * other
-        return vector / norm(vector)
+def _ritz_pairs(vectors: list[Tensor], products: list[Tensor], sign: float) -> tuple[np.ndarray, Tensor, np.ndarray]:
+    """Return values in the requested order, unit vectors as rows, and residuals."""
+    V, HV = torch.stack(vectors), torch.stack(products)
+    small = inner_products(V, HV).cpu().numpy()
+    values, rotation = np.linalg.eigh((small + small.T) / 2)
+    order = np.argsort(-sign * values)
+    values = values[order]
+    weights = torch.as_tensor(rotation[:, order].T.copy()).to(V)
+    V, HV = weights @ V, weights @ HV
+    rests = HV - torch.as_tensor(values).to(V)[:, None] * V
+    return values, V, _relative(np.array([norm(rest) for rest in rests]), values)
+
+
+def _orthogonalised(vector: Tensor, others: list[Tensor]) -> Tensor:
+    for other in others:
+        vector = vector - dot(other, vector) * other
+    return vector / norm(vector)
 
 
 def inner_products(left: Tensor, right: Tensor) -> Tensor:

@@ -143,53 +143,46 @@ def _slice(
     batches: Iterable[Mapping[str, Any]],
     axes: Mapping[str, Direction],
     points: Sequence[tuple[float, ...]],
-    on_point: Callable[[], None] | None,
+    on_point: Callable[[], None] | None = None,
 ) -> pd.DataFrame:
+    """Compute mean loss and accuracy at some points; at 0 the weights are the model's own."""
     import pandas as pd
 
-    surface = _Surface(model, batches, list(axes.values()))
-    rows = []
-    for point in points:
-        rows.append((*point, *surface.at(*point)))
-        if on_point is not None:
-            on_point()
+    weights = {name: weight.detach() for name, weight in model.named_parameters()}
+    for name, part in (item for direction in axes.values() for item in direction.parts.items()):
+        if name not in weights or part.shape != weights[name].shape:
+            raise UserError(f"the direction is not one of this model: {name} is not there or of another shape")
+    batches = on_device(batches, next(iter(weights.values())).device)
+    samples = sum(len(batch["labels"]) for batch in batches if "labels" in batch)
+    if samples == 0 or any("labels" not in batch for batch in batches):
+        raise UserError("a slice needs at least one sample, and labels in every batch")
+    regression = is_regression(model, [batch["labels"] for batch in batches])
+    rows, training = [], model.training
+    model.eval()
+    try:
+        for point in points:
+            moved = _moved(weights, zip(axes.values(), point, strict=True))
+            loss, correct = 0.0, 0
+            with torch.inference_mode():
+                for batch in batches:
+                    logits = functional_call(model, moved, args=(), kwargs=without_labels(batch)).logits
+                    loss += float(task_loss(logits, batch["labels"], regression).double().sum())
+                    correct += int(correct_answers(logits, batch["labels"], regression))
+            rows.append((*point, loss / samples, float("nan") if regression else correct / samples))
+            if on_point is not None:
+                on_point()
+    finally:
+        model.train(training)
     return pd.DataFrame(rows, columns=[*axes, "loss", "accuracy"])
 
 
-class _Surface:
-    """Mean loss and accuracy as a function of the position."""
-
-    def __init__(self, model: nn.Module, batches: Iterable[Mapping[str, Any]], directions: Sequence[Direction]) -> None:
-        self.model, self.directions = model, directions
-        self.weights = {name: weight.detach() for name, weight in model.named_parameters()}
-        for name, part in (item for direction in directions for item in direction.parts.items()):
-            if name not in self.weights or part.shape != self.weights[name].shape:
-                raise UserError(f"the direction is not one of this model: {name} is not there or of another shape")
-        self.batches = on_device(batches, next(iter(self.weights.values())).device)
-        self.samples = sum(len(batch["labels"]) for batch in self.batches if "labels" in batch)
-        if self.samples == 0 or any("labels" not in batch for batch in self.batches):
-            raise UserError("a slice needs at least one sample, and labels in every batch")
-        self.regression = is_regression(model, [batch["labels"] for batch in self.batches])
-
-    def at(self, *position: float) -> tuple[float, float]:
-        """Return mean loss and accuracy there; at 0 the weights are the model's own."""
-        weights = dict(self.weights)
-        for direction, distance in zip(self.directions, position, strict=True):
-            if distance != 0:
-                for name, part in direction.parts.items():
-                    weights[name] = weights[name] + distance * part.to(weights[name])
-        loss, correct = 0.0, 0
-        training = self.model.training
-        self.model.eval()
-        try:
-            with torch.inference_mode():
-                for batch in self.batches:
-                    logits = functional_call(self.model, weights, args=(), kwargs=without_labels(batch)).logits
-                    loss += float(task_loss(logits, batch["labels"], self.regression).double().sum())
-                    correct += int(correct_answers(logits, batch["labels"], self.regression))
-        finally:
-            self.model.train(training)
-        return loss / self.samples, float("nan") if self.regression else correct / self.samples
+def _moved(weights: Mapping[str, Tensor], position: Iterable[tuple[Direction, float]]) -> dict[str, Tensor]:
+    moved = dict(weights)
+    for direction, distance in position:
+        if distance != 0:
+            for name, part in direction.parts.items():
+                moved[name] = moved[name] + distance * part.to(moved[name])
+    return moved
 
 
 @dataclass(frozen=True)
@@ -255,7 +248,7 @@ class _Origin(NamedTuple):
 
 
 def _around(options: LandscapeOptions, device: torch.device, bar: CountBar) -> Iterator[_Origin]:
-    """Each checkpoint with directions of its own."""
+    """Load each checkpoint with directions of its own."""
     over = options.over
     for checkpoint, name in short_names(options.checkpoints).items():
         loaded = load_with_samples(Path(checkpoint), options.data, over, device)
@@ -273,7 +266,7 @@ def _around(options: LandscapeOptions, device: torch.device, bar: CountBar) -> I
 
 
 def _between(options: LandscapeOptions, device: torch.device) -> Iterator[_Origin]:
-    """The first checkpoint, each time with the direction to another one."""
+    """Load the first checkpoint, each time with the direction to another one."""
     names = short_names(options.checkpoints)
     start, *ends = names
     loaded = load_with_samples(Path(start), options.data, options.over, device)
@@ -288,8 +281,8 @@ def _between(options: LandscapeOptions, device: torch.device) -> Iterator[_Origi
 
 
 def _at_origin(loaded: Loaded, checkpoint: str) -> dict[str, float | None]:
-    """Loss and accuracy of the checkpoint itself; the accuracy of a regression is None."""
-    loss, accuracy = _Surface(loaded.model, loaded.sets[0], []).at()
+    """Return loss and accuracy of the checkpoint itself; the accuracy of a regression is None."""
+    loss, accuracy = map(float, _slice(loaded.model, loaded.sets[0], {}, [()]).iloc[0])
     if not np.isfinite(loss):
         raise UserError(f"{checkpoint}: the mean loss over these rows is {loss}, so there is no landscape")
     return {"loss": loss, "accuracy": None if np.isnan(accuracy) else accuracy}

@@ -145,13 +145,14 @@ class BatchLoss:
     ) -> None:
         self.model, self.space, self.regression = model, space, regression
         self.shortcuts, self.pad_token = shortcuts, pad_token
-        self._rows = None
+        self._rows, self._padding_index = None, None
         self.leaves: list[Tensor] = list(space.parameters.values())
-        if space.compact:
-            index = list(space.parameters).index(space.table_name or "")
-            self._rows = self.leaves[index].detach()[space.used_ids].requires_grad_()
-            self._padding_index = _padding_index(model, space)
-            self.leaves[index] = self._rows
+        if space.used_ids is not None and space.table_name is not None:
+            index = list(space.parameters).index(space.table_name)
+            self.leaves[index] = self._rows = self.leaves[index].detach()[space.used_ids].requires_grad_()
+            padding = model.get_input_embeddings().padding_idx  # type: ignore[operator]
+            if padding is not None and bool((space.used_ids == padding).any()):  # its gradient stays 0
+                self._padding_index = int((space.used_ids < padding).sum())
 
     def __call__(self, inputs: Mapping[str, Tensor], labels: Tensor) -> Tensor:
         """Return one loss per sample."""
@@ -167,14 +168,6 @@ class BatchLoss:
                 stack.enter_context(QuickLayers(self.leaves))
             logits = stock_logits(self.model, inputs, self.pad_token)
         return task_loss(logits, labels, self.regression)
-
-
-def _padding_index(model: nn.Module, space: ParameterSpace) -> int | None:
-    """Index of the padding row among the used rows, if it is one of them and the table keeps its gradient at 0."""
-    padding = model.get_input_embeddings().padding_idx  # type: ignore[operator]
-    if padding is None or space.used_ids is None or not bool((space.used_ids == padding).any()):
-        return None
-    return int((space.used_ids < padding).sum())
 
 
 def is_regression(model: nn.Module, labels: Sequence[Tensor]) -> bool:

@@ -194,11 +194,6 @@ class HessianOperator:
         with torch.no_grad():
             return self._sum(sum(float(self._mean_loss(shard)) for shard in self._shards))
 
-    @property
-    def retained(self) -> int:
-        """How many of this worker's samples have their graph retained."""
-        return sum(len(shard.labels) for shard in self._shards if shard.graph is not None)
-
     def _mean_loss(self, shard: _Shard) -> Tensor:
         """Return the shard's share of the mean, sum over its samples / N; locked, because hooks belong to the model."""
         with self._forward_lock:

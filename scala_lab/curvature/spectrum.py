@@ -104,32 +104,25 @@ class DensityResult:
         return (1 - self.untouched_share) * self.density + self.untouched_share * zeros
 
 
-def spectral_density(
-    op: HessianOperator, probes: int = 4, steps: int = 50, seed: int = 0, *, width: float | None = None
-) -> DensityResult:
+def spectral_density(op: HessianOperator, probes: int = 4, steps: int = 50, seed: int = 0) -> DensityResult:
     """Estimate the density of H's eigenvalues by stochastic Lanczos quadrature.
 
     For a unit probe v, m steps of Lanczos give a matrix T whose eigenvalues theta_i and squared first eigenvector
     entries w_i are a quadrature rule: v' f(H) v = sum_i w_i f(theta_i), exact for polynomials up to degree 2m-1. The
     mean over random probes estimates tr f(H) / n for any f. The density is that of the nodes, blurred by a Gaussian
-    kernel of standard deviation `width`, by default a hundredth of their range. It costs at most probes * steps
-    products and memory for `steps` vectors; more probes make the weights of the bulk more exact, more steps resolve the
-    spectrum more finely.
+    kernel of a hundredth of their range. It costs at most probes * steps products and memory for `steps` vectors; more
+    probes make the weights of the bulk more exact, more steps resolve the spectrum more finely.
 
     Rows of the word-embedding table that no sample uses are left out: `full_density` adds their zeros.
     """
     if probes < 1 or steps < 2:
         raise UserError(f"a density needs at least 1 probe and 2 steps, not {probes} and {steps}")
-    if width is not None and not width > 0:
-        raise UserError(f"the kernel's width must be positive, not {width}")
     rng = torch.Generator().manual_seed(seed)
     rules = [_quadrature(op, steps, rng) for _ in range(probes)]
     nodes = np.concatenate([values for values, _ in rules])
     weights = np.concatenate([shares for _, shares in rules]) / probes
     probe_of = np.repeat(np.arange(probes), [len(values) for values, _ in rules])
-    if width is None:
-        spread = float(np.ptp(nodes)) or float(np.abs(nodes).max()) or 1.0
-        width = spread / 100
+    width = (float(np.ptp(nodes)) or float(np.abs(nodes).max()) or 1.0) / 100
     low, high = nodes.min() - MARGIN * width, nodes.max() + MARGIN * width
     grid = np.linspace(low, high, max(1001, int(np.ceil(4 * (high - low) / width)) + 1))
     density = gaussian_mixture(grid, nodes, weights, width)

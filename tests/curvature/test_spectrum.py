@@ -165,15 +165,15 @@ def test_all_steps_find_the_eigenvalues_themselves_and_then_stop(case):
 
 
 def test_kernel_is_a_gaussian_of_the_stated_width(case):
-    density_result = spectral_density(case.op, probes=2, steps=10, width=0.05)
-    assert density_result.width == 0.05
+    density_result = spectral_density(case.op, probes=2, steps=10)
+    assert density_result.width == pytest.approx(np.ptp(density_result.nodes) / 100)
     spread = integral(density_result.density * density_result.grid**2, density_result.grid)
-    assert spread == pytest.approx(moment(density_result, 2)[0] + 0.05**2, rel=1e-6)
+    assert spread == pytest.approx(moment(density_result, 2)[0] + density_result.width**2, rel=1e-6)
 
 
-@pytest.mark.parametrize("options", [{"probes": 0}, {"steps": 1}, {"width": 0.0}])
+@pytest.mark.parametrize("options", [{"probes": 0}, {"steps": 1}])
 def test_a_density_of_bad_numbers_is_refused(case, options):
-    with pytest.raises(UserError, match=r"at least|positive"):
+    with pytest.raises(UserError, match="at least"):
         spectral_density(case.op, **options)
 
 
