@@ -102,9 +102,7 @@ def _cells(record: dict[str, Any]) -> dict[str, str]:
     """Return the cells of a view's line by heading."""
     if "other" in record:
         cells = {"loss at 0": f"{record['loss']:.4f}", "loss at 1": f"{record['other_loss']:.4f}"}
-        cells |= {
-            f"accuracy at {end}": _percent(record[name]) for end, name in enumerate(("accuracy", "other_accuracy"))
-        }
+        cells |= {"accuracy at 0": _percent(record["accuracy"]), "accuracy at 1": _percent(record["other_accuracy"])}
         cells["distance"] = f"{record['distance']:.4g}"
         return cells | ({"barrier": f"{record['barrier']:.4f}"} if "barrier" in record else {})
     cells = {"loss": f"{record['loss']:.4f}", "accuracy": _percent(record["accuracy"])}

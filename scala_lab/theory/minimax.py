@@ -117,8 +117,7 @@ def proximal_point(problem: MinimaxProblem, x: np.ndarray, tol: float = 1e-8) ->
     (3 + sum_i a_i / (C K)) with alpha_i = a_i K, from the quadratic (2), f (1) and the maximiser's motion (the rest).
     """
     alphas = problem.alphas_H[:, None]
-    spread = problem.scales_H.sum() / (problem.concavity_D.min() * alphas[0, 0] / problem.scales_H[0])
-    smoothness = 3 + spread
+    smoothness = 3 + problem.scales_H.sum() / (problem.concavity_D.min() * alphas[0, 0] / problem.scales_H[0])
     momentum = (np.sqrt(smoothness) - 1) / (np.sqrt(smoothness) + 1)
     z, ahead = x.copy(), x.copy()
     for _ in range(MAX_STEPS):
@@ -131,13 +130,13 @@ def proximal_point(problem: MinimaxProblem, x: np.ndarray, tol: float = 1e-8) ->
 
 
 def envelope(problem: MinimaxProblem, x: np.ndarray, tol: float = 1e-8) -> np.ndarray:
-    """g_{1/2alpha}(x)."""
+    """Return g_{1/2alpha}(x)."""
     nearest = proximal_point(problem, x, tol)
     return problem.worst_value(nearest) + (problem.alphas_H[:, None] * (x - nearest) ** 2).sum((-2, -1))
 
 
 def envelope_gradient(problem: MinimaxProblem, x: np.ndarray, tol: float = 1e-8) -> np.ndarray:
-    """Its gradient; every point's error is at most 2 sqrt(max alpha_i) * tol in length."""
+    """Return the gradient of the envelope; every point's error is at most 2 sqrt(max alpha_i) * tol in length."""
     return 2 * problem.alphas_H[:, None] * (x - proximal_point(problem, x, tol))
 
 
