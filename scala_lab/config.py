@@ -188,6 +188,12 @@ class MachineSpec:
     weights, fp16 with a dynamic loss scale; both round activations, to 8 and 11 bits, and noise that is small against
     that, such as the paper's literal 1e-5, is rounded away. A precision that the device lacks is an error."""
 
+    def resolved(self) -> MachineSpec:
+        """Return this with threads and device filled in, where the machine decides them."""
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", self.workers))
+        threads = default_threads(here) if self.threads is None else self.threads
+        return replace(self, threads=threads, device=_device() if self.device == "auto" else self.device)
+
 
 @dataclass(frozen=True)
 class RunSpec:
@@ -247,10 +253,7 @@ class RunSpec:
 
     def resolved(self) -> RunSpec:
         """Return this spec, checked, with the values filled in that the recipe, the optimizer or the machine decide."""
-        threads = self.machine.threads
-        if threads is None:
-            threads = default_threads(int(os.environ.get("LOCAL_WORLD_SIZE", self.machine.workers)))
-        return _resolve(self, threads)
+        return _resolve(replace(self, machine=self.machine.resolved()))
 
     @property
     def run_id(self) -> str:
@@ -265,7 +268,7 @@ class RunSpec:
 
 
 @functools.lru_cache(maxsize=1 << 16)  # studies resolve the same specs very often
-def _resolve(spec: RunSpec, threads: int) -> RunSpec:
+def _resolve(spec: RunSpec) -> RunSpec:
     optimizer = spec.optim.optimizer or find_recipe(spec.recipe.method).optimizer
     resolved = spec.override(
         **_method_options(spec),
@@ -273,8 +276,6 @@ def _resolve(spec: RunSpec, threads: int) -> RunSpec:
         eps=_default(spec.optim.eps, 1e-8 if optimizer == "adamw" else 1e-6),
         clip_norm=_default(spec.optim.clip_norm, 1.0 if optimizer == "adamw" else 0.0),
         groups=spec.optim.groups or ("layer" if optimizer == "ngd" else "tensor"),
-        threads=threads,
-        device=_device() if spec.machine.device == "auto" else spec.machine.device,
     )
     _check(resolved)
     return resolved
@@ -298,7 +299,7 @@ def _default(value: Any, default: Any) -> Any:
     return default if value is None else value
 
 
-def _device() -> str:
+def _device() -> Literal["cpu", "cuda"]:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"

@@ -220,7 +220,7 @@ def _measure(spec: RunSpec) -> Speed:
     threads = torch.get_num_threads()
     try:
         with torch.random.fork_rng(devices=[]):
-            world = join_world(plain)
+            world = join_world(plain.machine)
             began = time.perf_counter()
             training = Training(plain, rows, world)
             start = time.perf_counter() - began

@@ -64,7 +64,7 @@ def phases(
     from scala_lab.training.distributed import join_world
 
     specs = [run.spec.override(max_steps=warmup + steps).resolved() for run in runs]
-    trainings = {name: TimedTraining(spec, join_world(spec)) for name, spec in zip(names, specs, strict=True)}
+    trainings = {name: TimedTraining(spec, join_world(spec.machine)) for name, spec in zip(names, specs, strict=True)}
     result: dict[str, Any] = {}
     for step in range(warmup + steps):
         for name, timed in trainings.items():
@@ -353,7 +353,7 @@ def _work(job: dict[str, Any]) -> None:
     first = next(iter(specs.values()))
     module, name = job["function"]
     with matrix_products(first.machine.precision):
-        world = join_world(first)
+        world = join_world(first.machine)
         try:
             result = getattr(importlib.import_module(module), name)(specs, world, **job["settings"])
         finally:

@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from scala_lab.config import MachineSpec, RunSpec
+from scala_lab.config import MachineSpec
 from scala_lab.errors import UserError
 from scala_lab.files import write_json
 from scala_lab.machine import LAUNCHER, check_crowd, end_with_launcher, outlast_sigterm, warn_of_crowd
@@ -99,19 +99,19 @@ class World:
             dist.destroy_process_group()
 
 
-def join_world(spec: RunSpec) -> World:
+def join_world(machine: MachineSpec) -> World:
     """Become one of the workers that a launcher started, or the only worker."""
-    torch.set_num_threads(spec.machine.threads or 1)
+    torch.set_num_threads(machine.threads or 1)
     rank, size, local_rank = 0, 1, 0
     if started_by_launcher():
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         local_rank = int(os.environ.get("LOCAL_RANK", 0))
-    if size != spec.machine.workers:
-        raise UserError(f"the launcher started {size} workers, but the spec says {spec.machine.workers}")
-    if spec.machine.device != "cpu" and torch.cuda.is_available():
+    if size != machine.workers:
+        raise UserError(f"the launcher started {size} workers, but the spec says {machine.workers}")
+    if machine.device != "cpu" and torch.cuda.is_available():
         torch.cuda.set_device(min(local_rank, torch.cuda.device_count() - 1))
-    check_devices(spec)
-    device = torch.device("cpu") if spec.machine.device == "cpu" else torch.device("cuda", local_rank)
+    check_devices(machine)
+    device = torch.device("cpu") if machine.device == "cpu" else torch.device("cuda", local_rank)
     if size == 1:
         return World(rank, size, device)
     end_with_launcher()
@@ -125,28 +125,28 @@ def join_world(spec: RunSpec) -> World:
     return World(rank, size, device, errors)
 
 
-def check_devices(spec: RunSpec) -> None:
+def check_devices(machine: MachineSpec) -> None:
     """Refuse more workers than this host has GPUs or cores for, and a precision that its devices lack.
 
     Cores are not counted for workers that a launcher has started already.
     """
-    if spec.machine.device == "cpu":
-        check_precision(spec.machine)
+    if machine.device == "cpu":
+        check_precision(machine)
         if not started_by_launcher():
-            check_crowd(spec.machine.workers)
+            check_crowd(machine.workers)
         return
     if not torch.cuda.is_available():
         raise UserError("--device cuda: this machine has no CUDA device that torch can use")
-    here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", spec.machine.workers)), torch.cuda.device_count()
+    here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", machine.workers)), torch.cuda.device_count()
     if here > gpus:
         raise UserError(f"--device cuda: {here} workers on this host, but {gpus} GPUs; each needs its own")
-    check_precision(spec.machine)
+    check_precision(machine)
 
 
-def warn_of_crowded_cores(spec: RunSpec) -> None:
+def warn_of_crowded_cores(machine: MachineSpec) -> None:
     """Warn on stderr if the workers that we started outnumber the cores; torchrun's may be on several hosts."""
-    if spec.machine.device == "cpu" and "TORCHELASTIC_RUN_ID" not in os.environ:
-        warn_of_crowd(spec.machine.workers, spec.machine.threads or 1)
+    if machine.device == "cpu" and "TORCHELASTIC_RUN_ID" not in os.environ:
+        warn_of_crowd(machine.workers, machine.threads or 1)
 
 
 class WorkerFailure(RuntimeError):

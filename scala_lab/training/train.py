@@ -99,7 +99,7 @@ def _train_in_workers(spec: RunSpec, folder: Path, options: RunOptions, launcher
     prepared, present = _check_run(spec, folder, options.resume)
     if present is not None and present.ended:
         return present
-    check_devices(spec)
+    check_devices(spec.machine)
     load_model(spec, prepared)  # each worker loads it again; here an error in it is found before any is started
     first_record, written_before = _first_record(spec, prepared), written_at(folder)
     job = {"spec": spec.to_dict(), "out": str(folder), "options": asdict(options)}
@@ -120,7 +120,7 @@ def train_worker(spec: RunSpec, folder: Path, options: RunOptions) -> RunResult:
     if present is not None and present.ended:
         return present
     written_before = written_at(folder)
-    world = join_world(spec)
+    world = join_world(spec.machine)
     try:
         with torch.random.fork_rng(devices=[]), matrix_products(spec.machine.precision):
             training = Training(spec, prepared, world)
@@ -164,7 +164,7 @@ def _run(training: Training, folder: Path, options: RunOptions) -> RunResult:
         writer.start_log(training.progress.steps_done, options.tensorboard)
     title, shown = f"{spec.recipe.method} {spec.data.task}", options.progress and world.leads
     if shown:
-        warn_of_crowded_cores(spec)
+        warn_of_crowded_cores(spec.machine)
     try:
         with RunBar(title, training.steps, training.progress.steps_done, shown) as bar:
             finite = training.run(writer, bar, options.save_every)
