@@ -23,7 +23,6 @@ from scala_lab.errors import UserError, nearest
 from scala_lab.version import VERSION
 
 if TYPE_CHECKING:
-    import torch
     from rich.console import Console
 
     from scala_lab.config import DataSpec
@@ -234,15 +233,6 @@ def data_of_run(checkpoint: Path) -> DataSpec | None:
     if run is None and checkpoint.name == "checkpoint":
         run = read_run(checkpoint.parent)
     return None if run is None else dataclasses.replace(run.spec.data, label_names=())
-
-
-def pick_device(name: str) -> torch.device:
-    """Return the device that auto, cpu or cuda means here."""
-    import torch
-
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: this machine has no CUDA device that torch can use")
-    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
 
 
 def check_checkpoints(checkpoints: Sequence[Path]) -> None:

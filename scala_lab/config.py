@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import tyro
 
 from scala_lab.errors import UserError, nearest
-from scala_lab.machine import default_threads
+from scala_lab.machine import default_threads, pick_device
 from scala_lab.methods.recipes import FREELB_PUBLISHED, RECIPES, STEP_DEFAULTS, find_recipe
 
 RESULT_VERSION = 3
@@ -274,7 +274,7 @@ def _resolve(spec: RunSpec, threads: int) -> RunSpec:
         clip_norm=_default(spec.optim.clip_norm, 1.0 if optimizer == "adamw" else 0.0),
         groups=spec.optim.groups or ("layer" if optimizer == "ngd" else "tensor"),
         threads=threads,
-        device=_device() if spec.machine.device == "auto" else spec.machine.device,
+        device=pick_device("auto").type if spec.machine.device == "auto" else spec.machine.device,
     )
     _check(resolved)
     return resolved
@@ -296,12 +296,6 @@ def _method_options(spec: RunSpec) -> dict[str, Any]:
 
 def _default(value: Any, default: Any) -> Any:
     return default if value is None else value
-
-
-def _device() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @functools.lru_cache(maxsize=1 << 16)

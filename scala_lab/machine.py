@@ -13,25 +13,41 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from scala_lab.errors import UserError
 from scala_lab.version import PACKAGE_PARENT, VERSION
 
+if TYPE_CHECKING:
+    import torch
+
 LAUNCHER = "SCALA_LAB_LAUNCHER"
-"""Environment variable with the process id of the launcher, for a process whose launcher may end before it starts."""
+"""Environment variable with the launcher's process id, for processes that may start after it has ended."""
 
 _STARTED_BY = os.getppid()
 
 
+def started_by_launcher() -> bool:
+    """Whether torchrun, or our own launcher, started this process as one worker of several."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
 def launched_workers(workers: int) -> int:
     """Return the number of workers: that of torchrun, if `workers` is the default 1 and torchrun started this one."""
-    under_torchrun = {"RANK", "WORLD_SIZE"} <= set(os.environ)
-    return int(os.environ["WORLD_SIZE"]) if workers == 1 and under_torchrun else workers
+    return int(os.environ["WORLD_SIZE"]) if workers == 1 and started_by_launcher() else workers
+
+
+def pick_device(name: str) -> torch.device:
+    """Return the device that auto, cpu or cuda means here."""
+    import torch
+
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: this machine has no CUDA device that torch can use")
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
 
 
 def orphaned() -> bool:
-    """Whether the process that started this one is gone; the other workers then fail only because they end too."""
+    """Whether the process that started this one is gone."""
     return os.getppid() != _STARTED_BY
 
 
@@ -50,10 +66,9 @@ def end_with_launcher() -> None:
 def outlast_sigterm(has_more_to_record: Callable[[], bool], seconds: float = 10.0) -> None:
     """Delay the end by SIGTERM by some seconds if this process still has something to record.
 
-    torchrun sends SIGTERM to all workers as soon as one of them has failed. Given time, the first worker notices its
-    broken connection a moment later, and writes into the run's record which worker failed.
-
-    A thread waits for the signal, because the main thread may be in a library that never lets Python's handlers run.
+    torchrun sends SIGTERM to all workers as soon as one has failed; a moment later the first worker notices its broken
+    connection and records which one. A thread waits for the signal, because the main thread may be in a library call
+    that keeps Python's handlers from running.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -75,8 +90,8 @@ def outlast_sigterm(has_more_to_record: Callable[[], bool], seconds: float = 10.
 def end_process(code: int) -> NoReturn:
     """End a process whose work is done, without the interpreter's finalisation.
 
-    Libraries leave native threads behind (Arrow, gloo, tokenizers). Now and then one of them runs into the interpreter
-    while it shuts down and aborts the process, so that finished and saved work would count as failed.
+    Native threads of libraries (Arrow, gloo, tokenizers) sometimes abort the process while the interpreter shuts down,
+    so that finished and saved work would count as failed.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -95,10 +110,7 @@ def usable_cores() -> int:
 
 
 def default_threads(workers: int = 1) -> int:
-    """Return the CPU threads per worker of this host by default: OMP_NUM_THREADS, else an even share of the cores.
-
-    As in OpenMP, a list of numbers means its first, and a value with anything but numbers above 0 is ignored.
-    """
+    """Return OMP_NUM_THREADS as OpenMP reads it (first of a list, ignored if malformed), else a share of the cores."""
     numbers = os.environ.get("OMP_NUM_THREADS", "").split(",")
     if all(re.fullmatch(r"\s*\+?0*[1-9][0-9]*\s*", number) for number in numbers):
         return int(numbers[0])
@@ -154,9 +166,7 @@ def peak_memory_bytes() -> int:
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
     except (OSError, StopIteration):
-        pass
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _version(package: str) -> str | None:
@@ -172,10 +182,11 @@ def _commit() -> str | None:
     """Return the commit of the source tree, if the package runs from one."""
     if not (PACKAGE_PARENT / ".git").exists():
         return None
+    command = ["git", "rev-parse", "HEAD"]
     try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=PACKAGE_PARENT, capture_output=True, text=True, timeout=5
+        return (
+            subprocess.run(command, cwd=PACKAGE_PARENT, capture_output=True, text=True, timeout=5).stdout.strip()
+            or None
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() or None

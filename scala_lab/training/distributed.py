@@ -1,9 +1,8 @@
-"""The workers of a run: who this process is among them, what they do together, starting them, and why they fail.
+"""The workers of a run: the process group, starting the processes, and finding out why they failed.
 
 When one worker fails the others fail with it, because their connections to it break. So every worker records its
-error, and `find_fault` chooses the cause among all of them. Workers of our own launcher write a file each, into a
-folder of the launcher's. Each also tells the first worker through the store at which they met, so that the first
-worker, which writes the run's record, knows the cause under torchrun as well.
+error, and `find_fault` chooses the cause among all of them: each writes a file into a folder of the launcher's, and
+tells the first worker, which writes the run's record, through torch's key-value store.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -31,25 +30,29 @@ from torch.distributed.rendezvous import rendezvous
 from scala_lab.config import MachineSpec, RunSpec
 from scala_lab.errors import UserError
 from scala_lab.files import write_json
-from scala_lab.machine import LAUNCHER, check_crowd, end_with_launcher, outlast_sigterm, warn_of_crowd
+from scala_lab.machine import (
+    LAUNCHER,
+    check_crowd,
+    end_process,
+    end_with_launcher,
+    outlast_sigterm,
+    pick_device,
+    started_by_launcher,
+    warn_of_crowd,
+)
 from scala_lab.training.precision import check_precision
 from scala_lab.version import PACKAGE_PARENT
 
 TIMEOUT = timedelta(minutes=10)
-"""How long a worker waits for the others before it gives up."""
+"""How long a worker waits for the others in a collective operation."""
 
 GRACE_SECONDS = 5.0
 """How long the other workers may take to end by themselves, and to record why, once one has failed."""
 
 
-def started_by_launcher() -> bool:
-    """Whether torchrun, or our own launcher, started this process as one worker of several."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
-
-
 @dataclass(frozen=True)
 class World:
-    """This process among the workers; those that fail tell the first one why through `errors`."""
+    """This process's rank among the workers, its device, and the store where workers share their errors."""
 
     rank: int
     size: int
@@ -58,11 +61,11 @@ class World:
 
     @property
     def leads(self) -> bool:
-        """Whether this is the first worker, which writes files and speaks to the user."""
+        """Whether this is the first worker, which writes files and prints."""
         return self.rank == 0
 
     def all_reduce(self, buffer: torch.Tensor) -> None:
-        """Replace the buffer by its sum over all workers: the one all-reduce of a step."""
+        """Replace the buffer by its sum over all workers."""
         if self.size > 1:
             dist.all_reduce(buffer)
 
@@ -91,7 +94,9 @@ class World:
         if not self.leads:
             self.errors.add(own)
         first = own if own.kind != "lost peer" else self.errors.first()
-        return Fault(f"a worker ended without a word ({own})", own.trace) if first is None else first.fault()
+        if first is None:
+            return Fault(f"a worker ended without reporting an error ({own})", own.trace)
+        return first.fault()
 
     def leave(self) -> None:
         """Leave the process group."""
@@ -100,7 +105,7 @@ class World:
 
 
 def join_world(spec: RunSpec) -> World:
-    """Become one of the workers that a launcher started, or the only worker."""
+    """Join the process group of the workers that a launcher started, or be the only worker."""
     torch.set_num_threads(spec.machine.threads or 1)
     rank, size, local_rank = 0, 1, 0
     if started_by_launcher():
@@ -130,17 +135,14 @@ def check_devices(spec: RunSpec) -> None:
 
     Cores are not counted for workers that a launcher has started already.
     """
-    if spec.machine.device == "cpu":
-        check_precision(spec.machine)
-        if not started_by_launcher():
-            check_crowd(spec.machine.workers)
-        return
-    if not torch.cuda.is_available():
-        raise UserError("--device cuda: this machine has no CUDA device that torch can use")
-    here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", spec.machine.workers)), torch.cuda.device_count()
-    if here > gpus:
-        raise UserError(f"--device cuda: {here} workers on this host, but {gpus} GPUs; each needs its own")
+    if spec.machine.device != "cpu":
+        pick_device("cuda")
+        here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", spec.machine.workers)), torch.cuda.device_count()
+        if here > gpus:
+            raise UserError(f"--device cuda: {here} workers on this host, but {gpus} GPUs; each needs its own")
     check_precision(spec.machine)
+    if spec.machine.device == "cpu" and not started_by_launcher():
+        check_crowd(spec.machine.workers)
 
 
 def warn_of_crowded_cores(spec: RunSpec) -> None:
@@ -150,7 +152,7 @@ def warn_of_crowded_cores(spec: RunSpec) -> None:
 
 
 class WorkerFailure(RuntimeError):
-    """A worker ended by an error of the program or of the machine; `fault` says which one and why."""
+    """A worker failed for another reason than wrong input; `fault` says which one and why."""
 
     def __init__(self, fault: Fault, advice: str = "") -> None:
         super().__init__(fault.sentence + advice)
@@ -170,12 +172,8 @@ class WorkerLauncher(Protocol):
 def run_workers(module: str, job: dict[str, Any], machine: MachineSpec, launcher: WorkerLauncher | None = None) -> None:
     """Run `python -m MODULE JOB` once per worker and wait for all; when one fails the others are stopped.
 
-    The module calls `scala_lab.training.worker.work`, the job is plain values, and without a launcher the workers are
-    processes of this host. They watch this process and end when it is gone.
-
-    Raises:
-        UserError: The worker that failed first found the input wrong.
-        WorkerFailure: Anything else ended a worker; its traceback has been printed.
+    The module calls `work`, the job is plain values, and without a launcher the workers are processes of this host.
+    They end when this process does. Raises what `raise_failure` does.
     """
     fault = try_workers(module, job, machine, launcher)
     if fault is not None:
@@ -183,7 +181,10 @@ def run_workers(module: str, job: dict[str, Any], machine: MachineSpec, launcher
 
 
 def raise_failure(fault: Fault, out: Path | None = None) -> NoReturn:
-    """Raise why workers failed, with the advice to resume if the run's folder `out` is given."""
+    """Raise a UserError if a worker found the input wrong, else print its traceback and raise a WorkerFailure.
+
+    With the run's folder `out` the message says how to resume.
+    """
     if fault.user_error is not None:
         raise UserError(fault.user_error)
     print(fault.trace, file=sys.stderr, end="")
@@ -193,7 +194,7 @@ def raise_failure(fault: Fault, out: Path | None = None) -> NoReturn:
 def try_workers(
     module: str, job: dict[str, Any], machine: MachineSpec, launcher: WorkerLauncher | None
 ) -> Fault | None:
-    """Do what `run_workers` does, and return why the workers failed, None if all ended well."""
+    """Do what `run_workers` does, but return why the workers failed, None if all succeeded."""
     start = _start_here if launcher is None else launcher.start
     with tempfile.TemporaryDirectory(prefix="scala-lab-") as errors:
         workers = start(["-m", module, json.dumps({**job, "errors": errors})], machine, _import_path())
@@ -207,10 +208,27 @@ def try_workers(
         return find_fault(Path(errors), machine.workers, exit_codes if launcher is None else {}, failed[0])
 
 
+def work(job: str, part: Callable[[dict[str, Any]], object]) -> NoReturn:
+    """Do one worker's part of a job of `run_workers` and end the process.
+
+    A worker that fails prints nothing, because the others fail with it: it writes its error into the job's folder
+    `errors`, and the launcher reports the cause.
+    """
+    values = json.loads(job)
+    code = 0
+    try:
+        part(values)
+    except KeyboardInterrupt:
+        code = 130
+    except Exception as error:  # noqa: BLE001 - the launcher reports any error
+        WorkerError.of(int(os.environ["RANK"]), error).write(Path(values["errors"]))
+        code = 2 if isinstance(error, UserError) else 1
+    end_process(code)
+
+
 def _start_here(
     arguments: Sequence[str], machine: MachineSpec, environment: dict[str, str]
 ) -> list[subprocess.Popen[bytes]]:
-    """Start a process on this host for every worker."""
     with reserved_port() as port:
         shared = {
             "MASTER_ADDR": "127.0.0.1",
@@ -232,8 +250,8 @@ def _start_here(
 
 
 def _import_path() -> dict[str, str]:
-    """The PYTHONPATH by which a worker finds the package when it runs from a source tree."""
-    if PACKAGE_PARENT.name.endswith("-packages"):  # installed: found without help
+    """Return the PYTHONPATH by which a worker finds the package when it runs from a source tree."""
+    if PACKAGE_PARENT.name.endswith("-packages"):  # installed
         return {}
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(PACKAGE_PARENT), os.environ.get("PYTHONPATH")]))}
 
@@ -268,8 +286,8 @@ def _stop(workers: list[subprocess.Popen[bytes]]) -> None:
 def reserved_port(host: str = "127.0.0.1") -> socket.socket:
     """Open a socket that reserves a free port of this host.
 
-    The socket is bound with SO_REUSEADDR and does not listen: a server that asks for this port gets it, as torch's
-    store does, but the system gives it to nobody who asks for any free port, nor to an outgoing connection.
+    It is bound with SO_REUSEADDR and does not listen: torch's store can still bind this port, but the system does not
+    give it out as a free port or for an outgoing connection.
     """
     port = socket.socket()
     port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -279,7 +297,7 @@ def reserved_port(host: str = "127.0.0.1") -> socket.socket:
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a run's workers ended: which one failed and how, its traceback, and the user's error if there is one."""
+    """Why a run's workers failed: which one and how, its traceback, and the user's error if there is one."""
 
     sentence: str
     trace: str = ""
@@ -288,10 +306,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class WorkerError:
-    """The error of one worker on one line, with its traceback unless the user's input was wrong.
-
-    A "lost peer" follows from the end of another worker.
-    """
+    """The error of one worker on one line; a "lost peer" is a consequence of another worker's end."""
 
     rank: int
     kind: Literal["own fault", "lost peer", "user error"]
@@ -300,7 +315,7 @@ class WorkerError:
 
     @classmethod
     def of(cls, rank: int, error: Exception) -> WorkerError:
-        """Describe an exception."""
+        """Describe an exception; all but user errors keep their traceback."""
         text = " ".join(str(error).split())
         if isinstance(error, UserError):
             return cls(rank, "user error", text)
@@ -312,11 +327,11 @@ class WorkerError:
         return f"worker {self.rank}: {self.sentence}"
 
     def write(self, folder: Path) -> None:
-        """Write it for `find_fault`."""
+        """Write the file that `find_fault` reads."""
         write_json(folder / f"{self.rank}.json", asdict(self))
 
     def fault(self, with_rank: bool = True) -> Fault:
-        """Take this error as the reason why the workers ended."""
+        """Return this error as the reason why the workers failed."""
         user_error = self.sentence if self.kind == "user error" else None
         return Fault(str(self) if with_rank else self.sentence, self.trace, user_error)
 
@@ -331,13 +346,13 @@ def _lost_peer(error: BaseException | None) -> bool:
 
 
 class SharedErrors:
-    """Errors that workers share through the store at which they met."""
+    """Errors that workers share through torch's key-value store."""
 
     def __init__(self, store: dist.Store) -> None:
         self._store = store
 
     def add(self, error: WorkerError) -> None:
-        """Share an error, unless it follows from another's; call it while this worker is connected to the others."""
+        """Share an error, unless it is a consequence of another's, while the connection to the others is open."""
         if error.kind == "lost peer":
             return
         with suppress(RuntimeError):  # the store may have gone with the first worker
@@ -356,12 +371,9 @@ class SharedErrors:
 def find_fault(folder: Path, workers: int, exit_codes: Mapping[int, int], code: int = 1) -> Fault:
     """Choose the cause among the errors that workers wrote and their exit codes.
 
-    The first of: a worker that was killed by a signal and wrote nothing; the earliest error that does not follow from
-    another; a worker that ended without writing; the earliest error. SIGABRT does not count as such a signal, because
-    libraries abort a process when its peers are gone.
-
-    Exit codes are by rank, in the order in which the workers ended; where they are not known there are none, and
-    `code` is that of whatever started the workers.
+    The first of: a worker that was killed by a signal other than SIGABRT (libraries abort when a peer is gone) and
+    wrote nothing; the earliest error that is no consequence of another; a worker that wrote nothing; the earliest
+    error. Exit codes are by rank in order of ending; where they are unknown, `code` is that of the launcher.
     """
     files = sorted(folder.glob("[0-9]*.json"), key=lambda file: file.stat().st_mtime_ns)
     errors = [WorkerError(**json.loads(file.read_bytes())) for file in files]
@@ -375,15 +387,15 @@ def find_fault(folder: Path, workers: int, exit_codes: Mapping[int, int], code: 
     if causes:
         return causes[0].fault()
     if not errors:
-        return Fault(f"the workers' launcher {_describe_exit(code)}, without a word of why")
+        return Fault(f"the workers' launcher {_describe_exit(code)}, and no worker reported an error")
     missing = sorted(set(range(workers)) - ranks)
     if missing and not exit_codes:
-        return Fault(f"{name_workers(missing)} ended without a word ({errors[0]})", errors[0].trace)
+        return Fault(f"{name_workers(missing)} ended without reporting an error ({errors[0]})", errors[0].trace)
     return errors[0].fault()
 
 
 def _signal(code: int) -> int:
-    """The signal that an exit code stands for, as Python (-15) or as a shell (128 + 15) writes it; 0 for none."""
+    """Return the signal of an exit code as Python (-15) or a shell (128 + 15) writes it; 0 for none."""
     return -code if code < 0 else max(0, code - 128)
 
 

@@ -163,9 +163,9 @@ LOST = "RuntimeError: [/gloo/transport/tcp/pair.cc:1] Connection closed by peer"
         ([(0, "lost peer", LOST)], {0: 1, 1: 3}, "worker 1 ended with exit code 3"),
         ([(0, "lost peer", LOST)], {0: 1}, f"worker 0: {LOST}"),
         # torchrun's workers, whose exit codes are not known
-        ([(0, "lost peer", LOST)], {}, f"worker 1 ended without a word (worker 0: {LOST})"),
+        ([(0, "lost peer", LOST)], {}, f"worker 1 ended without reporting an error (worker 0: {LOST})"),
         ([(0, "lost peer", LOST), (1, "own fault", "odd")], {}, "worker 1: odd"),
-        ([], {}, "the workers' launcher ended with exit code 1, without a word of why"),
+        ([], {}, "the workers' launcher ended with exit code 1, and no worker reported an error"),
     ],
 )
 def test_cause_is_told_from_what_follows_from_it(said, ended, sentence, tmp_path):
