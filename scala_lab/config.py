@@ -1,4 +1,4 @@
-"""What a run is: frozen dataclasses from which flags, TOML files and run ids all derive.
+"""The settings of a run: frozen dataclasses from which flags, TOML files and run ids derive.
 
 The docstring under each field is its help text on the command line. A field that is None takes its value from the
 recipe, the optimizer or the machine when the spec is resolved. Field names are unique over all parts, so that a flag, a
@@ -22,7 +22,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 
 import tyro
 
@@ -232,21 +232,16 @@ class RunSpec:
         return _set_leaves(cls(), values, source="spec")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return nested plain values, ready for JSON."""
+        """Return nested plain values, ready for JSON, which has no number for infinity."""
         nested: dict[str, Any] = {}
         for leaf in leaves(self):
-            value = leaf.value
-            if isinstance(value, Path):
-                value = str(value)
-            elif isinstance(value, tuple):
-                value = list(value)
-            elif value == float("inf"):
-                value = "inf"  # JSON has no number for it
+            value = list(leaf.value) if isinstance(leaf.value, tuple) else leaf.value
+            value = str(value) if isinstance(value, Path) or value == math.inf else value
             (nested.setdefault(leaf.part, {}) if leaf.part else nested)[leaf.name] = value
         return nested
 
     def resolved(self) -> RunSpec:
-        """Return this spec, checked, with the values filled in that the recipe, the optimizer or the machine decide."""
+        """Return this spec, checked, with the defaults of the recipe, the optimizer and the machine filled in."""
         threads = self.machine.threads
         if threads is None:
             threads = default_threads(int(os.environ.get("LOCAL_WORLD_SIZE", self.machine.workers)))
@@ -254,12 +249,12 @@ class RunSpec:
 
     @property
     def run_id(self) -> str:
-        """Hash of all that determines the result: the resolved spec with file names but without their folders."""
+        """Hash of the resolved spec, with the names of files but not their folders."""
         return _hash(self.resolved(), _is_folder(self.encoder.model))
 
     @property
     def name(self) -> str:
-        """A short readable name: method, task, batch size, seed and the start of the id."""
+        """Method, task, batch size, seed and the start of the id."""
         method, task = self.recipe.method, Path(self.data.task).stem
         return f"{method}-{task}-b{self.batches.batch_size}-s{self.seed}-{self.run_id[:8]}"
 
@@ -281,7 +276,7 @@ def _resolve(spec: RunSpec, threads: int) -> RunSpec:
 
 
 def _method_options(spec: RunSpec) -> dict[str, Any]:
-    """Return the method's options: what the user set, else FreeLB's published settings, else the recipe's own."""
+    """Return what the user set, else FreeLB's published settings, else the recipe's own."""
     recipe = find_recipe(spec.recipe.method)
     defaults = recipe.option_values()
     if recipe.step == "freelb":
@@ -313,7 +308,7 @@ def _hash(resolved: RunSpec, model_is_folder: bool) -> str:
 
 
 def _is_folder(model: str) -> bool:
-    """Whether a model is a folder, existing or not, rather than a hub name, which has at most one slash."""
+    """Whether a model is a folder, not a hub name, which has at most one slash."""
     return model.startswith(("/", ".", "~")) or model.count("/") > 1 or Path(model).expanduser().is_dir()
 
 
@@ -327,39 +322,37 @@ _MINIMUM = {
 
 def _check(spec: RunSpec) -> None:
     """Refuse values that cannot work, in one sentence each."""
-    values = {leaf.name: leaf.value for leaf in leaves(spec)}
-    for name, minimum in ((name, minimum) for minimum, names in _MINIMUM.items() for name in names.split()):
-        if values[name] is not None and not values[name] >= minimum:  # `not >=` also refuses nan
-            raise UserError(f"{_flag(name)} must be at least {minimum}, not {values[name]}")
+    values = {leaf.name: leaf.value for leaf in leaves(spec) if leaf.value is not None}
+
+    def refuse(name: str, problem: str) -> NoReturn:
+        raise UserError(f"--{name.replace('_', '-')} must be {problem}")
+
+    for minimum, names in _MINIMUM.items():
+        for name in names.split():
+            if name in values and not values[name] >= minimum:  # `not >=` also refuses nan
+                refuse(name, f"at least {minimum}, not {values[name]}")
     for name, value in values.items():
-        if value == float("inf") and name not in ("delay", "max_weight_norm"):
-            raise UserError(f"{_flag(name)} must be a finite number")
-    for name in ("seed", "data_seed"):
-        if values[name] >= 2**63:
-            raise UserError(f"{_flag(name)} must be below 2^63, not {values[name]}")
-    for name in ("warmup", "dropout", "beta1", "beta2"):
-        if values[name] is not None and values[name] >= 1:
-            raise UserError(f"{_flag(name)} must be below 1, not {values[name]}")
-    if values["lr"] is not None and not 0 < values["lr"] < float("inf"):
-        raise UserError(f"--lr must be a positive number, not {values['lr']}")
-    if values["batch_size"] < values["workers"]:
-        raise UserError(
-            f"--batch-size {values['batch_size']} is smaller than --workers {values['workers']}: "
-            "some workers would never have a sample"
-        )
+        if value == math.inf and name not in ("delay", "max_weight_norm"):
+            refuse(name, "a finite number")
+        if name in ("seed", "data_seed") and value >= 2**63:
+            refuse(name, f"below 2^63, not {value}")
+        if name in ("warmup", "dropout", "beta1", "beta2") and value >= 1:
+            refuse(name, f"below 1, not {value}")
+    lr, batch_size, workers, scaling = spec.optim.lr, values["batch_size"], values["workers"], values["lr_scaling"]
+    if lr is not None and not lr > 0:
+        refuse("lr", f"a positive number, not {lr}")
+    if batch_size < workers:
+        why = "some workers would never have a sample"
+        raise UserError(f"--batch-size {batch_size} is smaller than --workers {workers}: {why}")
     if values["min_weight_norm"] > values["max_weight_norm"]:
         raise UserError("--min-weight-norm must not be above --max-weight-norm")
-    if values["lr"] is None and values["lr_scaling"] != "none":
-        raise UserError(f"--lr-scaling {values['lr_scaling']} needs --lr, the rate at batch size 32")
+    if lr is None and scaling != "none":
+        raise UserError(f"--lr-scaling {scaling} needs --lr, the rate at batch size 32")
     check_noise_starts(spec)
 
 
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
 def check_noise_starts(spec: RunSpec, rows: int | None = None) -> None:
-    """Refuse a resolved spec whose run ends before a fixed t_s: it would have the method's name and be plain training.
+    """Refuse a resolved spec whose run ends before a fixed t_s: it would be plain training under the method's name.
 
     Without the number of training rows only the number of epochs is checked.
     """
@@ -400,7 +393,7 @@ class Leaf(NamedTuple):
 
 
 def leaves(spec: Any) -> list[Leaf]:
-    """Return all settings of a spec, in order. The trailing underscore of `lambda_` is not part of the flat name."""
+    """Return all settings of a spec, in order; the flat name of `lambda_` is lambda."""
     result: list[Leaf] = []
     for item in fields(spec):
         value = getattr(spec, item.name)

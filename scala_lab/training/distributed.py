@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 import torch.distributed as dist
@@ -88,15 +88,13 @@ class World:
 
         Call it before `leave`: the end of this worker makes the others fail as well.
         """
-        own = WorkerError.of(self.rank, error)
+        own = Fault.of(error, self.rank if self.size > 1 else None)
         if self.errors is None:
-            return own.fault(with_rank=self.size > 1)
+            return own
         if not self.leads:
             self.errors.add(own)
-        first = own if own.kind != "lost peer" else self.errors.first()
-        if first is None:
-            return Fault(f"a worker ended without reporting an error ({own})", own.trace)
-        return first.fault()
+        first = self.errors.first() if own.lost_peer else own
+        return first or Fault(f"a worker ended without reporting an error ({own.sentence})", own.trace)
 
     def leave(self) -> None:
         """Leave the process group."""
@@ -221,7 +219,8 @@ def work(job: str, part: Callable[[dict[str, Any]], object]) -> NoReturn:
     except KeyboardInterrupt:
         code = 130
     except Exception as error:  # noqa: BLE001 - the launcher reports any error
-        WorkerError.of(int(os.environ["RANK"]), error).write(Path(values["errors"]))
+        rank = int(os.environ["RANK"])
+        write_json(Path(values["errors"], f"{rank}.json"), asdict(Fault.of(error, rank)))
         code = 2 if isinstance(error, UserError) else 1
     end_process(code)
 
@@ -297,43 +296,21 @@ def reserved_port(host: str = "127.0.0.1") -> socket.socket:
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a run's workers failed: which one and how, its traceback, and the user's error if there is one."""
+    """Why a worker failed, or all of them."""
 
-    sentence: str
+    sentence: str  # which worker and how
     trace: str = ""
-    user_error: str | None = None
-
-
-@dataclass(frozen=True)
-class WorkerError:
-    """The error of one worker on one line; a "lost peer" is a consequence of another worker's end."""
-
-    rank: int
-    kind: Literal["own fault", "lost peer", "user error"]
-    sentence: str
-    trace: str = ""
+    user_error: str | None = None  # the message, if the input was wrong
+    lost_peer: bool = False  # a consequence of another worker's end
 
     @classmethod
-    def of(cls, rank: int, error: Exception) -> WorkerError:
-        """Describe an exception; all but user errors keep their traceback."""
-        text = " ".join(str(error).split())
+    def of(cls, error: Exception, rank: int | None) -> Fault:
+        """Describe the exception of a worker, without a rank if it is the only one."""
+        worker, text = "" if rank is None else f"worker {rank}: ", " ".join(str(error).split())
         if isinstance(error, UserError):
-            return cls(rank, "user error", text)
-        sentence = f"{type(error).__name__}: {text}".removesuffix(": ")
-        trace = "".join(traceback.format_exception(error))
-        return cls(rank, "lost peer" if _lost_peer(error) else "own fault", sentence, trace)
-
-    def __str__(self) -> str:
-        return f"worker {self.rank}: {self.sentence}"
-
-    def write(self, folder: Path) -> None:
-        """Write the file that `find_fault` reads."""
-        write_json(folder / f"{self.rank}.json", asdict(self))
-
-    def fault(self, with_rank: bool = True) -> Fault:
-        """Return this error as the reason why the workers failed."""
-        user_error = self.sentence if self.kind == "user error" else None
-        return Fault(str(self) if with_rank else self.sentence, self.trace, user_error)
+            return cls(worker + text, user_error=text)
+        sentence = f"{worker}{type(error).__name__}: {text}".removesuffix(": ")
+        return cls(sentence, "".join(traceback.format_exception(error)), lost_peer=_lost_peer(error))
 
 
 def _lost_peer(error: BaseException | None) -> bool:
@@ -351,20 +328,20 @@ class SharedErrors:
     def __init__(self, store: dist.Store) -> None:
         self._store = store
 
-    def add(self, error: WorkerError) -> None:
+    def add(self, error: Fault) -> None:
         """Share an error, unless it is a consequence of another's, while the connection to the others is open."""
-        if error.kind == "lost peer":
+        if error.lost_peer:
             return
         with suppress(RuntimeError):  # the store may have gone with the first worker
             number = self._store.add("faults", 1)
             self._store.set(f"fault {number}", json.dumps(asdict(error)))
 
-    def first(self) -> WorkerError | None:
-        """The error that was shared first, if any was."""
+    def first(self) -> Fault | None:
+        """Return the error that was shared first, if any was."""
         with suppress(RuntimeError):
             for number in range(1, self._store.add("faults", 0) + 1):
                 if self._store.check([f"fault {number}"]):
-                    return WorkerError(**json.loads(self._store.get(f"fault {number}")))
+                    return Fault(**json.loads(self._store.get(f"fault {number}")))
         return None
 
 
@@ -376,22 +353,21 @@ def find_fault(folder: Path, workers: int, exit_codes: Mapping[int, int], code: 
     error. Exit codes are by rank in order of ending; where they are unknown, `code` is that of the launcher.
     """
     files = sorted(folder.glob("[0-9]*.json"), key=lambda file: file.stat().st_mtime_ns)
-    errors = [WorkerError(**json.loads(file.read_bytes())) for file in files]
-    ranks = {error.rank for error in errors}
-    silent = {rank: code for rank, code in exit_codes.items() if code and rank not in ranks}
+    errors = {int(file.stem): Fault(**json.loads(file.read_bytes())) for file in files}
+    silent = {rank: code for rank, code in exit_codes.items() if code and rank not in errors}
     killed = [rank for rank, code in silent.items() if _signal(code) not in (0, signal.SIGABRT)]
-    causes = [error for error in errors if error.kind != "lost peer"]
+    causes = [error for error in errors.values() if not error.lost_peer]
     if killed or (silent and not causes):
         rank = (killed or list(silent))[0]
         return Fault(f"worker {rank} {_describe_exit(silent[rank])}")
     if causes:
-        return causes[0].fault()
+        return causes[0]
     if not errors:
         return Fault(f"the workers' launcher {_describe_exit(code)}, and no worker reported an error")
-    missing = sorted(set(range(workers)) - ranks)
+    first, missing = next(iter(errors.values())), sorted(set(range(workers)) - set(errors))
     if missing and not exit_codes:
-        return Fault(f"{name_workers(missing)} ended without reporting an error ({errors[0]})", errors[0].trace)
-    return errors[0].fault()
+        return Fault(f"{name_workers(missing)} ended without reporting an error ({first.sentence})", first.trace)
+    return first
 
 
 def _signal(code: int) -> int:

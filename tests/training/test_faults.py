@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ import torch
 
 from scala_lab.cli import main
 from scala_lab.errors import UserError
+from scala_lab.files import write_json
 from scala_lab.training import distributed as launch
-from scala_lab.training.distributed import Fault, WorkerError, find_fault
+from scala_lab.training.distributed import Fault, find_fault
 from scala_lab.training.trainer import GradientBuffer
 from tests.command_line import strict_json, train_flags
 from tests.tiny import write_rows
@@ -169,9 +171,10 @@ LOST = "RuntimeError: [/gloo/transport/tcp/pair.cc:1] Connection closed by peer"
     ],
 )
 def test_cause_is_told_from_what_follows_from_it(said, ended, sentence, tmp_path):
-    for number, error in enumerate(said):
-        WorkerError(*error).write(tmp_path)
-        os.utime(tmp_path / f"{error[0]}.json", ns=(number, number))
+    for number, (rank, kind, text) in enumerate(said):
+        file = tmp_path / f"{rank}.json"
+        write_json(file, asdict(Fault(f"worker {rank}: {text}", lost_peer=kind == "lost peer")))
+        os.utime(file, ns=(number, number))
     workers = max([1, *ended, *(rank for rank, *_ in said)]) + 1
     assert find_fault(tmp_path, workers, ended).sentence == sentence
 
