@@ -77,7 +77,6 @@ class BatchPlan:
         return [piece for part in np.split(rows, cuts) for piece in cut(part, max_rows)]
 
     def _load(self, parts: list[np.ndarray]) -> float:
-        """Return the cost of micro-batches, in tokens."""
         return sum(len(part) * float(self.lengths[part[0]]) + self.part_cost for part in parts)
 
 

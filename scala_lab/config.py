@@ -321,7 +321,6 @@ _MINIMUM = {
 
 
 def _check(spec: RunSpec) -> None:
-    """Refuse values that cannot work, in one sentence each."""
     values = {leaf.name: leaf.value for leaf in leaves(spec) if leaf.value is not None}
 
     def refuse(name: str, problem: str) -> NoReturn:

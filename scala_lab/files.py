@@ -80,7 +80,6 @@ def _replace_folder(new: Path, path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Flush a file or the entries of a folder to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -21,6 +21,8 @@ from scala_lab.version import PACKAGE_PARENT, VERSION
 if TYPE_CHECKING:
     import torch
 
+    from scala_lab.config import RunSpec
+
 LAUNCHER = "SCALA_LAB_LAUNCHER"
 """Environment variable with the launcher's process id, for processes that may start after it has ended."""
 
@@ -99,8 +101,6 @@ def end_process(code: int) -> NoReturn:
 
 
 MAX_WORKERS_PER_CORE = 4
-"""More processes than this on a core only wait for each other."""
-
 _PACKAGES = ("torch", "transformers", "datasets", "tokenizers", "safetensors", "numpy", "scipy", "scikit-learn")
 
 
@@ -121,14 +121,17 @@ def check_crowd(workers: int) -> None:
     """Refuse to start more workers than `MAX_WORKERS_PER_CORE` allows."""
     max_workers = MAX_WORKERS_PER_CORE * usable_cores()
     if workers > max_workers:
+        limit = f"for the {_cores()} of this host, which take up to {max_workers}"
         raise UserError(
-            f"--workers {workers} is too many for the {_cores()} of this host, which take up to {max_workers}: "
-            "with torchrun a run can have workers on several hosts"
+            f"--workers {workers} is too many {limit}: with torchrun a run can have workers on several hosts"
         )
 
 
-def warn_of_crowd(workers: int, threads: int) -> None:
-    """Warn on stderr if workers have to share cores."""
+def warn_of_crowded_cores(spec: RunSpec) -> None:
+    """Warn on stderr if the workers that we started have to share cores; torchrun's may be on several hosts."""
+    workers, threads = spec.machine.workers, spec.machine.threads or 1
+    if spec.machine.device != "cpu" or "TORCHELASTIC_RUN_ID" in os.environ:
+        return
     if workers > 1 and workers * threads > usable_cores():
         of_threads = f" of {threads} threads" if threads > 1 else ""
         print(f"note: {workers} workers{of_threads} share the {_cores()} of this host and take turns", file=sys.stderr)
@@ -179,8 +182,7 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """Return the commit of the source tree, if the package runs from one."""
-    if not (PACKAGE_PARENT / ".git").exists():
+    if not (PACKAGE_PARENT / ".git").exists():  # not run from a source tree
         return None
     command = ["git", "rev-parse", "HEAD"]
     try:

@@ -13,9 +13,10 @@ import torch
 
 from scala_lab import RunSpec, machine
 from scala_lab.cli import main
+from scala_lab.machine import warn_of_crowded_cores
 from scala_lab.study.api import all_studies
 from scala_lab.study.profiles import PROFILES
-from scala_lab.training.distributed import check_devices, warn_of_crowded_cores
+from scala_lab.training.distributed import check_devices
 from tests.command_line import data_flags, flags, refuse, train_flags
 from tests.processes import run
 from tests.tiny import write_rows

@@ -27,9 +27,9 @@ from scala_lab.curvature.eigensolvers import EigenResult, top_eigenpairs
 from scala_lab.curvature.operator import HessianOperator
 from scala_lab.data.tokens import Padding, TokenSplit, collate, cut_by_length
 from scala_lab.errors import UserError
-from scala_lab.machine import launched_workers
+from scala_lab.machine import launched_workers, warn_of_crowded_cores
 from scala_lab.models.loading import load_classifier, to_float64
-from scala_lab.training.distributed import World, join_world, run_workers, warn_of_crowded_cores, work
+from scala_lab.training.distributed import World, join_world, run_workers, work
 from scala_lab.training.preparation import Prepared, admit_model, prepare, prepare_data
 
 if TYPE_CHECKING:

@@ -78,7 +78,6 @@ class ScalaStep(Step):
             return self._algorithm_1(encoder, batch, context)
 
     def _algorithm_1(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
-        """Run Algorithm 1 of the paper."""
         phase = context.clock.phase
         with phase("clean forward"):  # gamma = Phi(x, xi), and f
             self._seed_dropout(context, CLEAN)
@@ -224,7 +223,6 @@ def _num_outputs(encoder: Encoder) -> int:
 
 
 def _is_finite(values_BLD: Tensor) -> Tensor:
-    """Return which samples have finite values only."""
     return torch.isfinite(torch.linalg.vector_norm(values_BLD.flatten(1), torch.inf, dim=1))
 
 

@@ -38,7 +38,6 @@ from scala_lab.machine import (
     outlast_sigterm,
     pick_device,
     started_by_launcher,
-    warn_of_crowd,
 )
 from scala_lab.training.precision import check_precision
 from scala_lab.version import PACKAGE_PARENT
@@ -52,12 +51,12 @@ GRACE_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class World:
-    """This process's rank among the workers, its device, and the store where workers share their errors."""
+    """This process's rank among the workers, its device, and torch's key-value store where workers share errors."""
 
     rank: int
     size: int
     device: torch.device
-    errors: SharedErrors | None = None
+    store: dist.Store | None = None
 
     @property
     def leads(self) -> bool:
@@ -84,17 +83,27 @@ class World:
         return gathered
 
     def fail(self, error: Exception) -> Fault:
-        """Share this worker's error, and return why the workers fail as far as this one knows.
-
-        Call it before `leave`: the end of this worker makes the others fail as well.
-        """
+        """Share this worker's error, before `leave` makes the others fail as well; return the first error known."""
         own = Fault.of(error, self.rank if self.size > 1 else None)
-        if self.errors is None:
+        if self.store is None:
             return own
+        if own.lost_peer:
+            silent = Fault(f"a worker ended without reporting an error ({own.sentence})", own.trace)
+            return self.first_fault() or silent
         if not self.leads:
-            self.errors.add(own)
-        first = self.errors.first() if own.lost_peer else own
-        return first or Fault(f"a worker ended without reporting an error ({own.sentence})", own.trace)
+            with suppress(RuntimeError):  # the store may have gone with the first worker
+                number = self.store.add("faults", 1)
+                self.store.set(f"fault {number}", json.dumps(asdict(own)))
+        return own
+
+    def first_fault(self) -> Fault | None:
+        """Return the error that another worker shared first, if any did."""
+        if self.store is not None:
+            with suppress(RuntimeError):
+                for number in range(1, self.store.add("faults", 0) + 1):
+                    if self.store.check([f"fault {number}"]):
+                        return Fault(**json.loads(self.store.get(f"fault {number}")))
+        return None
 
     def leave(self) -> None:
         """Leave the process group."""
@@ -107,8 +116,7 @@ def join_world(spec: RunSpec) -> World:
     torch.set_num_threads(spec.machine.threads or 1)
     rank, size, local_rank = 0, 1, 0
     if started_by_launcher():
-        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        local_rank = int(os.environ.get("LOCAL_RANK", 0))
+        rank, size, local_rank = (int(os.environ.get(name, 0)) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     if size != spec.machine.workers:
         raise UserError(f"the launcher started {size} workers, but the spec says {spec.machine.workers}")
     if spec.machine.device != "cpu" and torch.cuda.is_available():
@@ -122,10 +130,10 @@ def join_world(spec: RunSpec) -> World:
     backend, group_store = "nccl" if device.type == "cuda" else "gloo", dist.PrefixStore("group", store)
     dist.init_process_group(backend, store=group_store, rank=rank, world_size=size, timeout=TIMEOUT)
     dist.barrier()  # no worker writes before all have checked the run's folder
-    errors = SharedErrors(dist.PrefixStore("errors", store))
-    if rank == 0:
-        outlast_sigterm(lambda: errors.first() is not None)
-    return World(rank, size, device, errors)
+    world = World(rank, size, device, dist.PrefixStore("errors", store))
+    if world.leads:
+        outlast_sigterm(lambda: world.first_fault() is not None)
+    return world
 
 
 def check_devices(spec: RunSpec) -> None:
@@ -141,12 +149,6 @@ def check_devices(spec: RunSpec) -> None:
     check_precision(spec.machine)
     if spec.machine.device == "cpu" and not started_by_launcher():
         check_crowd(spec.machine.workers)
-
-
-def warn_of_crowded_cores(spec: RunSpec) -> None:
-    """Warn on stderr if the workers that we started outnumber the cores; torchrun's may be on several hosts."""
-    if spec.machine.device == "cpu" and "TORCHELASTIC_RUN_ID" not in os.environ:
-        warn_of_crowd(spec.machine.workers, spec.machine.threads or 1)
 
 
 class WorkerFailure(RuntimeError):
@@ -322,29 +324,6 @@ def _lost_peer(error: BaseException | None) -> bool:
     return False
 
 
-class SharedErrors:
-    """Errors that workers share through torch's key-value store."""
-
-    def __init__(self, store: dist.Store) -> None:
-        self._store = store
-
-    def add(self, error: Fault) -> None:
-        """Share an error, unless it is a consequence of another's, while the connection to the others is open."""
-        if error.lost_peer:
-            return
-        with suppress(RuntimeError):  # the store may have gone with the first worker
-            number = self._store.add("faults", 1)
-            self._store.set(f"fault {number}", json.dumps(asdict(error)))
-
-    def first(self) -> Fault | None:
-        """Return the error that was shared first, if any was."""
-        with suppress(RuntimeError):
-            for number in range(1, self._store.add("faults", 0) + 1):
-                if self._store.check([f"fault {number}"]):
-                    return Fault(**json.loads(self._store.get(f"fault {number}")))
-        return None
-
-
 def find_fault(folder: Path, workers: int, exit_codes: Mapping[int, int], code: int = 1) -> Fault:
     """Choose the cause among the errors that workers wrote and their exit codes.
 
@@ -376,8 +355,7 @@ def _signal(code: int) -> int:
 
 
 def _describe_exit(code: int) -> str:
-    names = {number.value: number.name for number in signal.Signals}
-    number = _signal(code)
+    number, names = _signal(code), {known.value: known.name for known in signal.Signals}
     return f"was ended by {names.get(number, f'signal {number}')}" if number else f"ended with exit code {code}"
 
 

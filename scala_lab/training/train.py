@@ -14,7 +14,13 @@ import torch
 
 from scala_lab.config import RunSpec, check_noise_starts, planned_steps
 from scala_lab.errors import UserError
-from scala_lab.machine import describe_environment, orphaned, peak_memory_bytes, started_by_launcher
+from scala_lab.machine import (
+    describe_environment,
+    orphaned,
+    peak_memory_bytes,
+    started_by_launcher,
+    warn_of_crowded_cores,
+)
 from scala_lab.models.loading import locate_model
 from scala_lab.optim.lamb import Lamb
 from scala_lab.training.distributed import (
@@ -25,7 +31,6 @@ from scala_lab.training.distributed import (
     join_world,
     raise_failure,
     try_workers,
-    warn_of_crowded_cores,
     work,
 )
 from scala_lab.training.precision import matrix_products
@@ -189,7 +194,6 @@ def _run(training: Training, folder: Path, options: RunOptions) -> RunResult:
 
 
 def _first_record(spec: RunSpec, prepared: Prepared) -> dict[str, Any]:
-    """Return what is known of a run before it begins."""
     return {
         "id": spec.run_id,
         "name": spec.name,
@@ -212,7 +216,6 @@ def _first_record(spec: RunSpec, prepared: Prepared) -> dict[str, Any]:
 
 
 def _final_record(training: Training) -> dict[str, Any]:
-    """Return what is known at the end."""
     progress = training.progress
     counts = {"noised_samples": progress.noised, "skipped_noise": progress.skipped}
     if training.loss_scale is not None:

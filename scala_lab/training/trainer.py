@@ -231,7 +231,6 @@ class Training:
         return metrics
 
     def _save(self, writer: RunWriter) -> None:
-        """Save the state to resume from."""
         writer.sync_log()  # on disk before the state says that its steps are done
         settling = None if self.settling is None else vars(self.settling)
         scale = None if self.loss_scale is None else vars(self.loss_scale)
