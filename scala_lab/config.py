@@ -185,8 +185,8 @@ class MachineSpec:
     """auto: CUDA if available."""
     precision: Literal["float32", "tf32", "bf16", "fp16", "float64"] = "float32"
     """tf32: TF32 matrix products, on GPUs of compute capability 8.0 or newer. bf16, fp16: autocast with float32
-    weights, fp16 with a dynamic loss scale; both round activations, to 8 and 11 bits, and noise that is small against
-    that, such as the paper's literal 1e-5, is rounded away. A precision that the device lacks is an error."""
+    weights, fp16 with a dynamic loss scale; they round activations to 8 and 11 bits, and with them noise as small as
+    the paper's literal 1e-5."""
 
 
 @dataclass(frozen=True)
@@ -409,17 +409,13 @@ def _set_leaves(spec: RunSpec, values: Mapping[str, Any], source: str) -> RunSpe
     parts = {leaf.part for leaf in by_name.values() if leaf.part}
     changes: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
-        table = {key: value}
+        table, where, valid = {key: value}, "", [*by_name, *parts]
         if key in parts and isinstance(value, Mapping):
-            table = dict(value)
-            names = {leaf.name for leaf in by_name.values() if leaf.part == key}
-            for name in table:
-                if name.rstrip("_") not in names:
-                    raise UserError(f"{source}: unknown key {name!r} in [{key}]: {nearest(name, names)}")
+            table, where, valid = dict(value), f" in [{key}]", [leaf.name for leaf in leaves(getattr(spec, key))]
         for name, setting in table.items():
             leaf = by_name.get(name.rstrip("_"))
-            if leaf is None:
-                raise UserError(f"{source}: unknown key {name!r}: {nearest(name, [*by_name, *parts])}")
+            if leaf is None or leaf.name not in valid:
+                raise UserError(f"{source}: unknown key {name!r}{where}: {nearest(name, valid)}")
             owner: Any = type(getattr(spec, leaf.part) if leaf.part else spec)
             hint = _type_hints(owner)[leaf.attribute]
             changes.setdefault(leaf.part, {})[leaf.attribute] = _as_type(setting, hint, f"{source}: {leaf.name}")
@@ -454,7 +450,3 @@ def _as_type(value: Any, hint: Any, where: str) -> Any:
         return math.inf
     expected = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}[hint]
     raise UserError(f"{where} must be {expected}, not {value!r}")
-
-
-_NAMES = [leaf.name for leaf in leaves(RunSpec())]
-assert len(_NAMES) == len(set(_NAMES)), "field names must be unique: they are flags"

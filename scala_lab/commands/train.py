@@ -65,17 +65,19 @@ def parse(args: list[str]) -> Train:
 
 def run(options: Train, launcher: WorkerLauncher | None = None) -> int:
     """Train, here or where a launcher starts workers, and show the result; exit code 1 for a run that diverged."""
-    from scala_lab.models.loading import locate_model
     from scala_lab.training.distributed import WorkerFailure
     from scala_lab.training.run_dir import read_run
     from scala_lab.training.train import train
 
     if not options.save_every >= 0:  # refuses nan too
         raise UserError(f"--save-every must be at least 0, not {options.save_every:g}")
-    locate_model(options.spec.encoder.model)
     out = options.out or Path("runs") / options.spec.resolved().name
     present = read_run(out)
-    how: dict[str, Any] = {name: getattr(options, name) for name in ("resume", "save_every", "tensorboard")}
+    how: dict[str, Any] = {
+        "resume": options.resume,
+        "save_every": options.save_every,
+        "tensorboard": options.tensorboard,
+    }
     try:
         result = train(options.spec, out, progress=True, launcher=launcher, **how)
     except WorkerFailure as failure:

@@ -6,9 +6,7 @@ Objective, with x the weights, xi a sample, delta the noise and gamma = Phi(x, x
 
     min_x  f(x, xi) + lambda * max_{|delta|_inf <= omega} r(gamma, Phi(x, xi, delta))
 
-- Options: delay t_s (epochs without noise), delay_rule (whether the noise may start earlier, see `Settling`), lambda,
-  rho (step size of the ascent), omega (radius), sigma (size of the random start), pga_steps T, pga (how the gradient of
-  the ascent is computed, see `scala_lab.methods.recipes.chosen_pga`), ascent, target, noise, masks, label_gradient.
+- Options: see `scala_lab.config.RecipeSpec`; for delay_rule also `Settling`, for pga `recipes.chosen_pga`.
 - Cost of a step with noise and T = 1: 8F against 3F for a plain step (clean forward F, inner forward F and backward
   F for the noise alone, adversarial forward F, backward through both 4F). With a delay of 5 of 6 epochs the whole run
   costs 1.3 times a plain one. With the fused ascent the clean backward also gives the gradient of the noise: 6F, and 7F

@@ -14,8 +14,7 @@ Algorithm 2. Implementations differ; the choices here:
 
 - Bias correction is part of u, before its norm is taken, as in apex and timm; pytorch-optimizer takes the ratio
   over the uncorrected moments and adds eps to ||u||.
-- nu clips the weight norm, as the paper's phi may and as pytorch-optimizer does (at 10); timm can clip the ratio
-  (at 1) instead, apex clips neither.
+- nu clips the weight norm, as in pytorch-optimizer (at 10); timm can clip the ratio (at 1) instead, apex neither.
 - The gradient is not clipped; apex and timm by default first scale it to a global norm of at most 1.
 - The parameter group says whether a tensor is adapted (`adapt`); apex and timm infer it from weight decay.
 - Bias correction counts the steps of each tensor, not of its group.

@@ -137,10 +137,7 @@ def join_world(spec: RunSpec) -> World:
 
 
 def check_devices(spec: RunSpec) -> None:
-    """Refuse more workers than this host has GPUs or cores for, and a precision that its devices lack.
-
-    Cores are not counted for workers that a launcher has started already.
-    """
+    """Refuse more workers than this host has GPUs or, unless they run already, cores for; and a missing precision."""
     if spec.machine.device != "cpu":
         pick_device("cuda")
         here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", spec.machine.workers)), torch.cuda.device_count()
@@ -173,7 +170,7 @@ def run_workers(module: str, job: dict[str, Any], machine: MachineSpec, launcher
     """Run `python -m MODULE JOB` once per worker and wait for all; when one fails the others are stopped.
 
     The module calls `work`, the job is plain values, and without a launcher the workers are processes of this host.
-    They end when this process does. Raises what `raise_failure` does.
+    They end when this process does.
     """
     fault = try_workers(module, job, machine, launcher)
     if fault is not None:

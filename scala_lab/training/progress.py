@@ -51,13 +51,10 @@ class RunBar(_Bar):
             return
         speed = line["samples_per_second"]
         self._samples_per_second = 0.9 * (self._samples_per_second or speed) + 0.1 * speed
-        parts = [f"loss {line['loss']:.4f}"]
-        if line.get("accuracy") is not None:
-            parts.append(f"accuracy {line['accuracy']:.1%}")
-        parts += [f"lr {line['lr']:.2e}", f"{self._samples_per_second:,.0f} samples/s"]
-        if "loss_scale" in line:
-            parts.append(f"scale {line['loss_scale']:g}")
-        status = "  ".join(parts)
+        accuracy = "" if line.get("accuracy") is None else f"  accuracy {line['accuracy']:.1%}"
+        scale = f"  scale {line['loss_scale']:g}" if "loss_scale" in line else ""
+        pace = f"{self._samples_per_second:,.0f} samples/s"
+        status = f"loss {line['loss']:.4f}{accuracy}  lr {line['lr']:.2e}  {pace}{scale}"
         self.progress.update(self._task, completed=line["step"], status=status)
         if "eval" in line:
             text = f"epoch {line['epoch']:g}  {status}  {describe_metrics(line['eval'])}"

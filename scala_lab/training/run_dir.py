@@ -1,4 +1,4 @@
-"""The folder of a run: one process writes to it, and it is complete at any moment, even after kill -9.
+"""The folder of a run: one process writes to it, and it is consistent at any moment, even after kill -9.
 
 `run.json` is the record, `metrics.jsonl` has a line per step, `checkpoint/` is the trained model, `state/` what an
 interrupted run resumes from.

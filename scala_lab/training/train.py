@@ -146,8 +146,7 @@ def train_worker(spec: RunSpec, folder: Path, options: RunOptions) -> RunResult:
 
 
 def _check_run(spec: RunSpec, folder: Path, resume: bool) -> tuple[Prepared, RunResult | None]:
-    """Check model, folder, data and spec; return the data, and the same run if the folder holds it already."""
-    locate_model(spec.encoder.model)
+    """Check folder, data and spec; return the data, and the same run if the folder holds it already."""
     present = check_folder(folder, spec, resume)
     prepared = prepare(spec)
     for name, value in prepared.fingerprints.items():
