@@ -140,9 +140,8 @@ def test_note_on_workers(one_core, monkeypatch, capfd):
 def test_workers_that_fit_are_not_spoken_of(monkeypatch, capfd):
     monkeypatch.setattr(machine, "usable_cores", lambda: 4)
     machine.check_crowd(16)
-    machine.warn_of_crowd(4, 1)
-    machine.warn_of_crowd(2, 2)
-    machine.warn_of_crowd(1, 16)
+    for workers, threads in ((4, 1), (2, 2), (1, 16)):
+        warn_of_crowded_cores(RunSpec.of(workers=workers, threads=threads, device="cpu"))
     assert capfd.readouterr().err == ""
 
 

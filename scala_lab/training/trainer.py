@@ -80,15 +80,8 @@ class Training:
         self.gradient = GradientBuffer(self.model.parameters(), world.size)
         self.optimizer = build_optimizer(self.model, optim, self.rate)
         self.loss_scale = LossScale() if spec.machine.precision == "fp16" else None
-        self.plan = BatchPlan(
-            prepared.train.lengths,
-            batch_size,
-            spec.batches.micro_batch,
-            world.size,
-            spec.seed,
-            part_cost(width),
-            equal_lengths=self.admission.padding.side == "none",
-        )
+        sizes, equal_lengths = (batch_size, spec.batches.micro_batch, world.size), self.admission.padding.side == "none"
+        self.plan = BatchPlan(prepared.train.lengths, *sizes, spec.seed, part_cost(width), equal_lengths)
         self.steps = planned_steps(spec, len(prepared.train))
         self.settling = Settling.over(self.plan.steps_per_epoch) if spec.recipe.delay_rule == "settled" else None
         self.clock = Clock(world.device.type)
@@ -164,8 +157,7 @@ class Training:
     def _micro_batch(self, rows: np.ndarray, batch_size: int) -> MicroBatch:
         device, batch = self.world.device, collate(self.data.train, rows, self.admission.padding)
         tensors = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
-        labels = tensors.pop("labels")
-        samples = torch.as_tensor(rows, device=device)
+        labels, samples = tensors.pop("labels"), torch.as_tensor(rows, device=device)
         scale = 1.0 if self.loss_scale is None else self.loss_scale.value
         return MicroBatch(tensors, labels, samples, scale / batch_size, self.data.task.regression)
 
