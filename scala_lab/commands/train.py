@@ -65,12 +65,14 @@ def parse(args: list[str]) -> Train:
 
 def run(options: Train, launcher: WorkerLauncher | None = None) -> int:
     """Train, here or where a launcher starts workers, and show the result; exit code 1 for a run that diverged."""
+    from scala_lab.models.loading import locate_model
     from scala_lab.training.distributed import WorkerFailure
     from scala_lab.training.run_dir import read_run
     from scala_lab.training.train import train
 
     if not options.save_every >= 0:  # refuses nan too
         raise UserError(f"--save-every must be at least 0, not {options.save_every:g}")
+    locate_model(options.spec.encoder.model)  # before the name, which needs a valid path
     out = options.out or Path("runs") / options.spec.resolved().name
     present = read_run(out)
     how: dict[str, Any] = {

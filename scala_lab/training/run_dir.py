@@ -104,6 +104,13 @@ def check_folder(folder: Path, spec: RunSpec, resume: bool) -> RunResult | None:
     return present
 
 
+def check_inputs(present: RunResult, fingerprints: dict[str, str]) -> None:
+    """Check that the run in a folder was on the same data and model, whatever they are called."""
+    for name, value in fingerprints.items():
+        if present.record["fingerprints"].get(name) != value:
+            raise UserError(f"{present.folder} holds a run of the same spec on another {name}: choose another --out")
+
+
 def check_writable(folder: Path) -> None:
     """Refuse a folder that cannot be made or written to."""
     existing = folder

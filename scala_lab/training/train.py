@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from scala_lab.config import RunSpec, check_noise_starts, planned_steps
-from scala_lab.errors import UserError
 from scala_lab.machine import (
     describe_environment,
     orphaned,
@@ -40,6 +39,7 @@ from scala_lab.training.run_dir import (
     RunResult,
     RunWriter,
     check_folder,
+    check_inputs,
     locked,
     read_run,
     record_failure,
@@ -149,9 +149,8 @@ def _check_run(spec: RunSpec, folder: Path, resume: bool) -> tuple[Prepared, Run
     """Check folder, data and spec; return the data, and the same run if the folder holds it already."""
     present = check_folder(folder, spec, resume)
     prepared = prepare(spec)
-    for name, value in prepared.fingerprints.items():
-        if present is not None and present.record["fingerprints"].get(name) != value:
-            raise UserError(f"{folder} holds a run of the same spec on another {name}: choose another --out")
+    if present is not None:
+        check_inputs(present, prepared.fingerprints)
     if present is None or not present.ended:
         check_noise_starts(spec, len(prepared.train))
     return prepared, present
