@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,10 @@ import torch
 from scala_lab import RunSpec, machine
 from scala_lab.cli import main
 from scala_lab.config import MachineSpec
+from scala_lab.machine import warn_of_crowded_cores
 from scala_lab.study.api import all_studies
 from scala_lab.study.profiles import PROFILES
-from scala_lab.training.distributed import check_devices, warn_of_crowded_cores
+from scala_lab.training.distributed import check_devices
 from tests.command_line import data_flags, flags, refuse, train_flags
 from tests.processes import run
 from tests.tiny import write_rows
@@ -127,23 +127,21 @@ def test_workers_that_outnumber_the_cores_are_spoken_of(here, tiny_bert, bound, 
 
 
 def test_note_on_workers(one_core, monkeypatch, capfd):
-    four = MachineSpec(workers=4, threads=1, device="cpu")
-    warn_of_crowded_cores(four)
+    warn_of_crowded_cores("cpu", 4, 1)
     assert capfd.readouterr().err == "note: 4 workers share the 1 core of this host and take turns\n"
-    warn_of_crowded_cores(replace(four, workers=2, threads=3))
+    warn_of_crowded_cores("cpu", 2, 3)
     assert capfd.readouterr().err == "note: 2 workers of 3 threads share the 1 core of this host and take turns\n"
-    warn_of_crowded_cores(replace(four, device="cuda"))
+    warn_of_crowded_cores("cuda", 4, 1)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    warn_of_crowded_cores(four)
+    warn_of_crowded_cores("cpu", 4, 1)
     assert capfd.readouterr().err == "", "torchrun may have given each of them cores of its own"
 
 
 def test_workers_that_fit_are_not_spoken_of(monkeypatch, capfd):
     monkeypatch.setattr(machine, "usable_cores", lambda: 4)
     machine.check_crowd(16)
-    machine.warn_of_crowd(4, 1)
-    machine.warn_of_crowd(2, 2)
-    machine.warn_of_crowd(1, 16)
+    for workers, threads in ((4, 1), (2, 2), (1, 16)):
+        warn_of_crowded_cores("cpu", workers, threads)
     assert capfd.readouterr().err == ""
 
 

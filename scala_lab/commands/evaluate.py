@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from scala_lab.cli import check_checkpoints, check_new_file, parse_with_run_data, pick_device
+from scala_lab.cli import check_checkpoints, check_new_file, parse_with_run_data
 from scala_lab.config import BatchSpec, DataSpec, RunSpec
 from scala_lab.errors import UserError
-from scala_lab.machine import default_threads
+from scala_lab.machine import default_threads, pick_device
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,12 @@ from scala_lab.cli import (
     check_distinct,
     check_new_folder,
     parse_with_run_data,
-    pick_device,
     result_console,
 )
 from scala_lab.curvature.landscape import LandscapeOptions, View, explore
 from scala_lab.errors import UserError
 from scala_lab.files import new_folder, write_json
-from scala_lab.machine import default_threads
+from scala_lab.machine import default_threads, pick_device
 from scala_lab.training.progress import CountBar
 
 if TYPE_CHECKING:

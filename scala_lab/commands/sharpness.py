@@ -28,7 +28,8 @@ from scala_lab.curvature.checkpoint import (
 )
 from scala_lab.errors import UserError
 from scala_lab.files import new_folder, write_json
-from scala_lab.training.distributed import WorkerFailure, check_devices, started_by_launcher
+from scala_lab.machine import started_by_launcher
+from scala_lab.training.distributed import WorkerFailure, check_devices
 
 
 @dataclass(frozen=True)

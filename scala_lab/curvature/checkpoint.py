@@ -25,12 +25,11 @@ from scala_lab.curvature.eigensolvers import EigenResult, top_eigenpairs
 from scala_lab.curvature.operator import HessianOperator
 from scala_lab.data.tokens import Padding, TokenSplit, collate, cut_by_length
 from scala_lab.errors import UserError
-from scala_lab.machine import launched_workers
+from scala_lab.machine import launched_workers, warn_of_crowded_cores
 from scala_lab.models.loading import load_classifier, to_float64
-from scala_lab.training.distributed import World, join_world, run_workers, warn_of_crowded_cores
+from scala_lab.training.distributed import World, join_world, run_workers, work
 from scala_lab.training.preparation import Prepared, admit_model, prepare, prepare_data
 from scala_lab.training.progress import CountBar
-from scala_lab.training.worker import work
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -220,7 +219,7 @@ def _measure_checkpoint(
     share: dict[str, Any] = {"repeats": options.repeats, "rank": world.rank, "workers": world.size}
     loaded = load_with_samples(checkpoint, options.data, over, world.device, **share)
     if world.leads and checkpoint == options.checkpoints[0]:
-        warn_of_crowded_cores(options.machine)
+        warn_of_crowded_cores(options.machine.device, options.machine.workers, options.machine.threads or 1)
     group = dist.group.WORLD if world.size > 1 else None
     sets, density = [], None
     for number, batches in enumerate(loaded.sets, start=1):

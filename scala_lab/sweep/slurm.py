@@ -92,7 +92,7 @@ def train_over_nodes(spec: RunSpec, out: Path, *, resources: Resources, **option
         workers = spec.machine.workers // resources.nodes
         srun, torchrun = torchrun_command(resources, workers, endpoint, os.environ["SLURM_JOB_ID"])
         job = {"spec": spec.to_dict(), "out": str(out), "options": options, "errors": errors}
-        command = [*srun, *torchrun, "-m", "scala_lab.training.worker", json.dumps(job)]
+        command = [*srun, *torchrun, "-m", "scala_lab.training.train", json.dumps(job)]
         ended = subprocess.run(command, check=False)
         if ended.returncode != 0:
             raise_failure(find_fault(Path(errors), spec.machine.workers, {}, ended.returncode), out)

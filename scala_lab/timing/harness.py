@@ -363,6 +363,6 @@ def _work(job: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    from scala_lab.training.worker import work
+    from scala_lab.training.distributed import work
 
     work(sys.argv[1], _work)
