@@ -23,7 +23,6 @@ from scala_lab.errors import UserError, nearest
 from scala_lab.version import VERSION
 
 if TYPE_CHECKING:
-    import torch
     from rich.console import Console
 
     from scala_lab.config import DataSpec
@@ -32,29 +31,26 @@ Options = TypeVar("Options")
 
 
 class Command(NamedTuple):
-    """Where a command is and what it is for."""
+    """A command's dataclass of options in the module `scala_lab.commands.NAME`, and what it is for."""
 
-    module: str
     options: str
     summary: str
 
 
 COMMANDS = {
-    "train": Command("scala_lab.commands.train", "Train", "adapt a pretrained encoder to a task"),
-    "evaluate": Command("scala_lab.commands.evaluate", "Evaluate", "metrics and predictions of any checkpoint"),
-    "sharpness": Command("scala_lab.commands.sharpness", "Sharpness", "top Hessian eigenvalues of any checkpoint"),
-    "landscape": Command("scala_lab.commands.landscape", "Landscape", "loss around and between checkpoints, drawn"),
-    "study": Command("scala_lab.commands.study", "RunStudies", "figures and tables of the paper, and beyond it"),
-    "reproduce": Command("scala_lab.commands.reproduce", "Reproduce", "all studies, with verdicts on every claim"),
-    "report": Command("scala_lab.commands.report", "Report", "draw a report again from its own records"),
-    "pretrain": Command("scala_lab.commands.pretrain", "Pretrain", "make the embedded encoder again"),
-    "calibrate": Command("scala_lab.commands.calibrate", "Calibrate", "this machine's speed, and time on more workers"),
-    "launch": Command("scala_lab.commands.launch", "Launch", "a SLURM script for a run over several nodes"),
-    "hosts": Command("scala_lab.commands.hosts", "OnHosts", "train over several hosts that are all on this machine"),
-    "architectures": Command(
-        "scala_lab.commands.architectures", "Architectures", "which architectures give the stock model's results"
-    ),
-    "doctor": Command("scala_lab.commands.doctor", "Doctor", "what this machine has, and what is missing"),
+    "train": Command("Train", "adapt a pretrained encoder to a task"),
+    "evaluate": Command("Evaluate", "metrics and predictions of any checkpoint"),
+    "sharpness": Command("Sharpness", "top Hessian eigenvalues of any checkpoint"),
+    "landscape": Command("Landscape", "loss around and between checkpoints, drawn"),
+    "study": Command("RunStudies", "figures and tables of the paper, and beyond it"),
+    "reproduce": Command("Reproduce", "all studies, with verdicts on every claim"),
+    "report": Command("Report", "draw a report again from its own records"),
+    "pretrain": Command("Pretrain", "make the embedded encoder again"),
+    "calibrate": Command("Calibrate", "this machine's speed, and time on more workers"),
+    "launch": Command("Launch", "a SLURM script for a run over several nodes"),
+    "hosts": Command("OnHosts", "train over several hosts that are all on this machine"),
+    "architectures": Command("Architectures", "which architectures give the stock model's results"),
+    "doctor": Command("Doctor", "what this machine has, and what is missing"),
 }
 
 QUIET = {
@@ -67,8 +63,7 @@ QUIET = {
 """Set before the libraries load unless the user set them: one progress bar, ours, and no warning from a fork."""
 
 GARBAGE_THRESHOLD = 50_000
-"""New objects before the collector looks for cycles. Importing torch and transformers makes many and leaves none of
-them behind: at Python's own 700 the search takes a tenth of the start."""
+"""New objects before a garbage collection: at Python's own 700, a tenth of the time to import torch is spent in it."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -106,13 +101,10 @@ def _dispatch(args: list[str]) -> int:
     for variable, value in QUIET.items():
         os.environ.setdefault(variable, value)
     gc.set_threshold(GARBAGE_THRESHOLD)
-    command = COMMANDS[name]
-    module = importlib.import_module(command.module)
+    module = importlib.import_module(f"scala_lab.commands.{name}")
     if hasattr(module, "parse"):
-        options = module.parse(rest)
-    else:
-        options = parse_flags(getattr(module, command.options), rest, prog=f"scala-lab {name}")
-    return int(module.run(options))
+        return int(module.run(module.parse(rest)))
+    return int(module.run(parse_flags(getattr(module, COMMANDS[name].options), rest, prog=f"scala-lab {name}")))
 
 
 def _help() -> str:
@@ -134,14 +126,9 @@ def split_command(args: list[str]) -> tuple[list[str], tuple[str, ...]]:
 
 
 def parse_flags(dataclass_type: type[Options], args: list[str], prog: str, default: Options | None = None) -> Options:
-    """Read the flags of a dataclass: its fields are the flags, the docstrings under them the help.
+    """Read the flags of a dataclass: its fields, those of nested dataclasses included, with their docstrings as help.
 
-    Nested dataclasses give flat flags: `--batch-size`, not `--spec.batches.batch-size`. Flags that are not given have
-    the values of `default`, else the dataclass's own.
-
-    Raises:
-        UserError: A flag that does not exist, lacks its value or has one that does not fit.
-        SystemExit: `--help` was given and printed.
+    Flags that are not given have the values of `default`, else the dataclass's own.
     """
     import tyro
 
@@ -207,42 +194,26 @@ def result_console() -> Console:
 
 
 def parse_with_run_data(options_type: type[Options], args: list[str], prog: str) -> Options:
-    """Parse the flags of a command with `checkpoints` and `data`; without --task, use the data of a run among them.
-
-    Raises:
-        UserError: A checkpoint is missing, or nothing says which task is meant.
-    """
+    """Parse the flags of a command with `checkpoints` and `data`; without --task, use the data of a run among them."""
     options: Any = parse_flags(options_type, args, prog=prog)
     if any(arg.split("=")[0] == "--task" for arg in args):
         return options
     check_checkpoints(options.checkpoints)
-    known = next((data for data in map(data_of_run, options.checkpoints) if data is not None), None)
+    known = next(filter(None, map(_data_of_run, options.checkpoints)), None)
     if known is None:
         raise UserError(f"--task is needed: {options.checkpoints[0]} does not say what it was trained on")
     return parse_flags(options_type, args, prog=prog, default=options_type(data=known))  # type: ignore[call-arg]
 
 
-def data_of_run(checkpoint: Path) -> DataSpec | None:
-    """Return the data of the run whose folder or checkpoint this is; None if it is not a run's.
-
-    Its label names are left out: they are those of the model that it started from, and its own checkpoint has the
-    task's.
-    """
+def _data_of_run(checkpoint: Path) -> DataSpec | None:
+    """Return the data of the run whose folder or checkpoint this is; None if it is not a run's."""
     from scala_lab.training.run_dir import read_run
 
     run = read_run(checkpoint)
     if run is None and checkpoint.name == "checkpoint":
         run = read_run(checkpoint.parent)
+    # without label names: they are those of the model that the run started from, its own checkpoint has the task's
     return None if run is None else dataclasses.replace(run.spec.data, label_names=())
-
-
-def pick_device(name: str) -> torch.device:
-    """Return the device that auto, cpu or cuda means here."""
-    import torch
-
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: this machine has no CUDA device that torch can use")
-    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
 
 
 def check_checkpoints(checkpoints: Sequence[Path]) -> None:
@@ -253,19 +224,17 @@ def check_checkpoints(checkpoints: Sequence[Path]) -> None:
         raise UserError("at least one checkpoint folder is needed")
     for checkpoint in checkpoints:
         if not checkpoint.is_dir():
-            raise UserError(
-                f"checkpoint {checkpoint} is " + ("a file, not a folder" if checkpoint.exists() else "missing")
-            )
+            problem = "a file, not a folder" if checkpoint.exists() else "missing"
+            raise UserError(f"checkpoint {checkpoint} is {problem}")
         locate_model(str(checkpoint))
 
 
 def check_distinct(checkpoints: Sequence[Path]) -> None:
-    """Refuse a checkpoint that is given twice: in a figure, nothing would tell the two apart."""
-    seen: set[Path] = set()
-    for checkpoint in checkpoints:
-        if checkpoint.resolve() in seen:
+    """Refuse a checkpoint that is given twice: a figure could not tell the two apart."""
+    folders = [checkpoint.resolve() for checkpoint in checkpoints]
+    for index, checkpoint in enumerate(checkpoints):
+        if folders[index] in folders[:index]:
             raise UserError(f"checkpoint {checkpoint} is given twice")
-        seen.add(checkpoint.resolve())
 
 
 def check_new_file(file: Path | None) -> None:

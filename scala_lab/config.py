@@ -1,4 +1,4 @@
-"""What a run is: frozen dataclasses from which flags, TOML files and run ids all derive.
+"""The settings of a run: frozen dataclasses from which flags, TOML files and run ids derive.
 
 The docstring under each field is its help text on the command line. A field that is None takes its value from the
 recipe, the optimizer or the machine when the spec is resolved. Field names are unique over all parts, so that a flag, a
@@ -22,12 +22,12 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 
 import tyro
 
 from scala_lab.errors import UserError, nearest
-from scala_lab.machine import default_threads
+from scala_lab.machine import default_threads, pick_device
 from scala_lab.methods.recipes import FREELB_PUBLISHED, RECIPES, STEP_DEFAULTS, find_recipe
 
 RESULT_VERSION = 3
@@ -185,8 +185,15 @@ class MachineSpec:
     """auto: CUDA if available."""
     precision: Literal["float32", "tf32", "bf16", "fp16", "float64"] = "float32"
     """tf32: TF32 matrix products, on GPUs of compute capability 8.0 or newer. bf16, fp16: autocast with float32
-    weights, fp16 with a dynamic loss scale; both round activations, to 8 and 11 bits, and noise that is small against
-    that, such as the paper's literal 1e-5, is rounded away. A precision that the device lacks is an error."""
+    weights, fp16 with a dynamic loss scale; they round activations to 8 and 11 bits, and with them noise as small as
+    the paper's literal 1e-5."""
+
+    def resolved(self) -> MachineSpec:
+        """Return this with threads and device filled in, where the machine decides them."""
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", self.workers))
+        threads = default_threads(here) if self.threads is None else self.threads
+        device: Any = pick_device("auto").type if self.device == "auto" else self.device
+        return replace(self, threads=threads, device=device)
 
 
 @dataclass(frozen=True)
@@ -232,40 +239,32 @@ class RunSpec:
         return _set_leaves(cls(), values, source="spec")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return nested plain values, ready for JSON."""
+        """Return nested plain values, ready for JSON, which has no number for infinity."""
         nested: dict[str, Any] = {}
         for leaf in leaves(self):
-            value = leaf.value
-            if isinstance(value, Path):
-                value = str(value)
-            elif isinstance(value, tuple):
-                value = list(value)
-            elif value == float("inf"):
-                value = "inf"  # JSON has no number for it
+            value = list(leaf.value) if isinstance(leaf.value, tuple) else leaf.value
+            value = str(value) if isinstance(value, Path) or value == math.inf else value
             (nested.setdefault(leaf.part, {}) if leaf.part else nested)[leaf.name] = value
         return nested
 
     def resolved(self) -> RunSpec:
-        """Return this spec, checked, with the values filled in that the recipe, the optimizer or the machine decide."""
-        threads = self.machine.threads
-        if threads is None:
-            threads = default_threads(int(os.environ.get("LOCAL_WORLD_SIZE", self.machine.workers)))
-        return _resolve(self, threads)
+        """Return this spec, checked, with the defaults of the recipe, the optimizer and the machine filled in."""
+        return _resolve(replace(self, machine=self.machine.resolved()))
 
     @property
     def run_id(self) -> str:
-        """Hash of all that determines the result: the resolved spec with file names but without their folders."""
+        """Hash of the resolved spec, with the names of files but not their folders."""
         return _hash(self.resolved(), _is_folder(self.encoder.model))
 
     @property
     def name(self) -> str:
-        """A short readable name: method, task, batch size, seed and the start of the id."""
+        """Method, task, batch size, seed and the start of the id."""
         method, task = self.recipe.method, Path(self.data.task).stem
         return f"{method}-{task}-b{self.batches.batch_size}-s{self.seed}-{self.run_id[:8]}"
 
 
 @functools.lru_cache(maxsize=1 << 16)  # studies resolve the same specs very often
-def _resolve(spec: RunSpec, threads: int) -> RunSpec:
+def _resolve(spec: RunSpec) -> RunSpec:
     optimizer = spec.optim.optimizer or find_recipe(spec.recipe.method).optimizer
     resolved = spec.override(
         **_method_options(spec),
@@ -273,15 +272,13 @@ def _resolve(spec: RunSpec, threads: int) -> RunSpec:
         eps=_default(spec.optim.eps, 1e-8 if optimizer == "adamw" else 1e-6),
         clip_norm=_default(spec.optim.clip_norm, 1.0 if optimizer == "adamw" else 0.0),
         groups=spec.optim.groups or ("layer" if optimizer == "ngd" else "tensor"),
-        threads=threads,
-        device=_device() if spec.machine.device == "auto" else spec.machine.device,
     )
     _check(resolved)
     return resolved
 
 
 def _method_options(spec: RunSpec) -> dict[str, Any]:
-    """Return the method's options: what the user set, else FreeLB's published settings, else the recipe's own."""
+    """Return what the user set, else FreeLB's published settings, else the recipe's own."""
     recipe = find_recipe(spec.recipe.method)
     defaults = recipe.option_values()
     if recipe.step == "freelb":
@@ -296,12 +293,6 @@ def _method_options(spec: RunSpec) -> dict[str, Any]:
 
 def _default(value: Any, default: Any) -> Any:
     return default if value is None else value
-
-
-def _device() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -319,7 +310,7 @@ def _hash(resolved: RunSpec, model_is_folder: bool) -> str:
 
 
 def _is_folder(model: str) -> bool:
-    """Whether a model is a folder, existing or not, rather than a hub name, which has at most one slash."""
+    """Whether a model is a folder, not a hub name, which has at most one slash."""
     return model.startswith(("/", ".", "~")) or model.count("/") > 1 or Path(model).expanduser().is_dir()
 
 
@@ -332,40 +323,37 @@ _MINIMUM = {
 
 
 def _check(spec: RunSpec) -> None:
-    """Refuse values that cannot work, in one sentence each."""
-    values = {leaf.name: leaf.value for leaf in leaves(spec)}
-    for name, minimum in ((name, minimum) for minimum, names in _MINIMUM.items() for name in names.split()):
-        if values[name] is not None and not values[name] >= minimum:  # `not >=` also refuses nan
-            raise UserError(f"{_flag(name)} must be at least {minimum}, not {values[name]}")
+    values = {leaf.name: leaf.value for leaf in leaves(spec) if leaf.value is not None}
+
+    def refuse(name: str, problem: str) -> NoReturn:
+        raise UserError(f"--{name.replace('_', '-')} must be {problem}")
+
+    for minimum, names in _MINIMUM.items():
+        for name in names.split():
+            if name in values and not values[name] >= minimum:  # `not >=` also refuses nan
+                refuse(name, f"at least {minimum}, not {values[name]}")
     for name, value in values.items():
-        if value == float("inf") and name not in ("delay", "max_weight_norm"):
-            raise UserError(f"{_flag(name)} must be a finite number")
-    for name in ("seed", "data_seed"):
-        if values[name] >= 2**63:
-            raise UserError(f"{_flag(name)} must be below 2^63, not {values[name]}")
-    for name in ("warmup", "dropout", "beta1", "beta2"):
-        if values[name] is not None and values[name] >= 1:
-            raise UserError(f"{_flag(name)} must be below 1, not {values[name]}")
-    if values["lr"] is not None and not 0 < values["lr"] < float("inf"):
-        raise UserError(f"--lr must be a positive number, not {values['lr']}")
-    if values["batch_size"] < values["workers"]:
-        raise UserError(
-            f"--batch-size {values['batch_size']} is smaller than --workers {values['workers']}: "
-            "some workers would never have a sample"
-        )
+        if value == math.inf and name not in ("delay", "max_weight_norm"):
+            refuse(name, "a finite number")
+        if name in ("seed", "data_seed") and value >= 2**63:
+            refuse(name, f"below 2^63, not {value}")
+        if name in ("warmup", "dropout", "beta1", "beta2") and value >= 1:
+            refuse(name, f"below 1, not {value}")
+    lr, batch_size, workers, scaling = spec.optim.lr, values["batch_size"], values["workers"], values["lr_scaling"]
+    if lr is not None and not lr > 0:
+        refuse("lr", f"a positive number, not {lr}")
+    if batch_size < workers:
+        why = "some workers would never have a sample"
+        raise UserError(f"--batch-size {batch_size} is smaller than --workers {workers}: {why}")
     if values["min_weight_norm"] > values["max_weight_norm"]:
         raise UserError("--min-weight-norm must not be above --max-weight-norm")
-    if values["lr"] is None and values["lr_scaling"] != "none":
-        raise UserError(f"--lr-scaling {values['lr_scaling']} needs --lr, the rate at batch size 32")
+    if lr is None and scaling != "none":
+        raise UserError(f"--lr-scaling {scaling} needs --lr, the rate at batch size 32")
     check_noise_starts(spec)
 
 
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
 def check_noise_starts(spec: RunSpec, rows: int | None = None) -> None:
-    """Refuse a resolved spec whose run ends before a fixed t_s: it would have the method's name and be plain training.
+    """Refuse a resolved spec whose run ends before a fixed t_s: it would be plain training under the method's name.
 
     Without the number of training rows only the number of epochs is checked.
     """
@@ -406,7 +394,7 @@ class Leaf(NamedTuple):
 
 
 def leaves(spec: Any) -> list[Leaf]:
-    """Return all settings of a spec, in order. The trailing underscore of `lambda_` is not part of the flat name."""
+    """Return all settings of a spec, in order; the flat name of `lambda_` is lambda."""
     result: list[Leaf] = []
     for item in fields(spec):
         value = getattr(spec, item.name)
@@ -423,17 +411,13 @@ def _set_leaves(spec: RunSpec, values: Mapping[str, Any], source: str) -> RunSpe
     parts = {leaf.part for leaf in by_name.values() if leaf.part}
     changes: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
-        table = {key: value}
+        table, where, valid = {key: value}, "", [*by_name, *parts]
         if key in parts and isinstance(value, Mapping):
-            table = dict(value)
-            names = {leaf.name for leaf in by_name.values() if leaf.part == key}
-            for name in table:
-                if name.rstrip("_") not in names:
-                    raise UserError(f"{source}: unknown key {name!r} in [{key}]: {nearest(name, names)}")
+            table, where, valid = dict(value), f" in [{key}]", [leaf.name for leaf in leaves(getattr(spec, key))]
         for name, setting in table.items():
             leaf = by_name.get(name.rstrip("_"))
-            if leaf is None:
-                raise UserError(f"{source}: unknown key {name!r}: {nearest(name, [*by_name, *parts])}")
+            if leaf is None or leaf.name not in valid:
+                raise UserError(f"{source}: unknown key {name!r}{where}: {nearest(name, valid)}")
             owner: Any = type(getattr(spec, leaf.part) if leaf.part else spec)
             hint = _type_hints(owner)[leaf.attribute]
             changes.setdefault(leaf.part, {})[leaf.attribute] = _as_type(setting, hint, f"{source}: {leaf.name}")
@@ -468,7 +452,3 @@ def _as_type(value: Any, hint: Any, where: str) -> Any:
         return math.inf
     expected = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}[hint]
     raise UserError(f"{where} must be {expected}, not {value!r}")
-
-
-_NAMES = [leaf.name for leaf in leaves(RunSpec())]
-assert len(_NAMES) == len(set(_NAMES)), "field names must be unique: they are flags"

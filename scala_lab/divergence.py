@@ -23,12 +23,6 @@ def symmetric_kl(logits_p: Tensor, logits_q: Tensor) -> Tensor:
     return ((log_p.exp() - log_q.exp()) * gap).sum(dim=-1)
 
 
-def squared_difference(outputs_a: Tensor, outputs_b: Tensor) -> Tensor:
-    """Return the squared difference of two regression outputs of shape (samples,) or (samples, 1), per sample."""
-    squares = (_precise(outputs_a) - _precise(outputs_b)).square()
-    return squares.flatten(start_dim=1).sum(dim=1) if squares.ndim > 1 else squares
-
-
 def task_loss(logits_BC: Tensor, labels_B: Tensor, regression: bool) -> Tensor:
     """Return the cross-entropy of each sample, or its squared error (z - y)^2 for regression."""
     if regression:
@@ -43,7 +37,9 @@ def correct_answers(logits_BC: Tensor, labels_B: Tensor, regression: bool) -> Te
 
 def output_divergence(gamma_BC: Tensor, logits_BC: Tensor, regression: bool) -> Tensor:
     """Return r of each sample: symmetric KL of the two predictions, or their squared difference for regression."""
-    return (squared_difference if regression else symmetric_kl)(gamma_BC, logits_BC)
+    if regression:
+        return (_precise(gamma_BC) - _precise(logits_BC)).square().sum(-1)
+    return symmetric_kl(gamma_BC, logits_BC)
 
 
 def _precise(values: Tensor) -> Tensor:

@@ -2,8 +2,7 @@
 
 Admission compares logits and gradients of a few rows. Here a whole result is compared: weights after some steps of our
 trainer, logits of all rows by our evaluation, and products with the Hessian, each with a plain loop over the stock
-model that runs every row alone and unpadded, in float64. `scala-lab architectures` prints the result for every
-architecture of the installed transformers.
+model that runs every row alone and unpadded, in float64.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from scala_lab.training.trainer import Training, predict_split
 EQUAL = 1e-9
 """Largest relative difference that counts as equal."""
 
-STEPS, BATCH, ROWS = 3, 6, 14
+STEPS, ROWS = 3, 14
 ONE_WORKER = World(0, 1, torch.device("cpu"))
 
 
@@ -58,7 +57,6 @@ class Comparison:
 
 def compare_architecture(model_type: str) -> list[Comparison]:
     """Compare every use of an architecture's tiny classifier with the stock model, on random rows."""
-    comparisons = []
     with tempfile.TemporaryDirectory(prefix="scala-lab-") as folder:
         try:
             model = save_tiny(Path(folder, "model"), model_type)
@@ -66,13 +64,15 @@ def compare_architecture(model_type: str) -> list[Comparison]:
             return [Comparison(use, None, str(error)) for use in MEASURES]
         spec = _spec(model, _write_rows(Path(folder, "rows.csv")))
         with Float64Islands():
-            for use, measure in MEASURES.items():
-                try:
-                    comparisons.append(Comparison(use, measure(spec)))
-                except UserError as error:
-                    reason = re.sub(r"^(: | is refused(: |, because ))", "", str(error).removeprefix(str(model)))
-                    comparisons.append(Comparison(use, None, reason.strip()))
-    return comparisons
+            return [_compare(use, spec) for use in MEASURES]
+
+
+def _compare(use: str, spec: RunSpec) -> Comparison:
+    try:
+        return Comparison(use, MEASURES[use](spec))
+    except UserError as error:
+        message = str(error).removeprefix(spec.encoder.model)
+        return Comparison(use, None, re.sub(r"^(: | is refused(: |, because ))", "", message).strip())
 
 
 def train_difference(spec: RunSpec) -> float:
@@ -83,11 +83,10 @@ def train_difference(spec: RunSpec) -> float:
     start = [parameter.detach().clone() for parameter in training.model.parameters()]
     stock = load_classifier(spec.encoder.model, prepared.task, seed=spec.seed, dropout=spec.encoder.dropout)
     to_float64(stock).train()
+    optimizer = build_optimizer(stock, spec.optim, training.rate)
     for step in range(STEPS):
         training.accumulate(step)
         training.update(step)
-    optimizer = build_optimizer(stock, spec.optim, training.rate)
-    for step in range(STEPS):
         optimizer.zero_grad(set_to_none=True)
         rows = training.plan.global_batch(step)
         for row in rows:
@@ -155,7 +154,7 @@ def _spec(model: Path, rows: Path) -> RunSpec:
     values = {"task": str(rows), "text_columns": ("text",), "label_column": "label", "eval_file": rows}
     values |= {"model": str(model), "method": "plain", "dropout": 0.0, "lr": 1e-3, "weight_decay": 0.1}
     values |= {"eps": 1e-3}  # so that Adam's steps do not depend on gradients that are zero but for rounding
-    values |= {"batch_size": BATCH, "micro_batch": 4, "epochs": 2, "precision": "float64", "threads": 1}
+    values |= {"batch_size": 6, "micro_batch": 4, "epochs": 2, "precision": "float64", "threads": 1}
     return RunSpec.of(**values).resolved()
 
 

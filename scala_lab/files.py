@@ -46,10 +46,7 @@ def nan_to_null(value: Any) -> Any:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder that becomes `path` when the block succeeds, and is deleted when it fails.
-
-    An existing folder of that name is replaced only after the new one is complete on disk.
-    """
+    """Yield a temporary folder that becomes or replaces `path` when the block succeeds, and is deleted otherwise."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
@@ -83,7 +80,6 @@ def _replace_folder(new: Path, path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Flush a file or the entries of a folder to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -13,25 +13,42 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from scala_lab.errors import UserError
 from scala_lab.version import PACKAGE_PARENT, VERSION
 
+if TYPE_CHECKING:
+    import torch
+
+
 LAUNCHER = "SCALA_LAB_LAUNCHER"
-"""Environment variable with the process id of the launcher, for a process whose launcher may end before it starts."""
+"""Environment variable with the launcher's process id, for processes that may start after it has ended."""
 
 _STARTED_BY = os.getppid()
 
 
+def started_by_launcher() -> bool:
+    """Whether torchrun, or our own launcher, started this process as one worker of several."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
 def launched_workers(workers: int) -> int:
     """Return the number of workers: that of torchrun, if `workers` is the default 1 and torchrun started this one."""
-    under_torchrun = {"RANK", "WORLD_SIZE"} <= set(os.environ)
-    return int(os.environ["WORLD_SIZE"]) if workers == 1 and under_torchrun else workers
+    return int(os.environ["WORLD_SIZE"]) if workers == 1 and started_by_launcher() else workers
+
+
+def pick_device(name: str) -> torch.device:
+    """Return the device that auto, cpu or cuda means here."""
+    import torch
+
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: this machine has no CUDA device that torch can use")
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
 
 
 def orphaned() -> bool:
-    """Whether the process that started this one is gone; the other workers then fail only because they end too."""
+    """Whether the process that started this one is gone."""
     return os.getppid() != _STARTED_BY
 
 
@@ -50,10 +67,9 @@ def end_with_launcher() -> None:
 def outlast_sigterm(has_more_to_record: Callable[[], bool], seconds: float = 10.0) -> None:
     """Delay the end by SIGTERM by some seconds if this process still has something to record.
 
-    torchrun sends SIGTERM to all workers as soon as one of them has failed. Given time, the first worker notices its
-    broken connection a moment later, and writes into the run's record which worker failed.
-
-    A thread waits for the signal, because the main thread may be in a library that never lets Python's handlers run.
+    torchrun sends SIGTERM to all workers as soon as one has failed; a moment later the first worker notices its broken
+    connection and records which one. A thread waits for the signal, because the main thread may be in a library call
+    that keeps Python's handlers from running.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -75,8 +91,8 @@ def outlast_sigterm(has_more_to_record: Callable[[], bool], seconds: float = 10.
 def end_process(code: int) -> NoReturn:
     """End a process whose work is done, without the interpreter's finalisation.
 
-    Libraries leave native threads behind (Arrow, gloo, tokenizers). Now and then one of them runs into the interpreter
-    while it shuts down and aborts the process, so that finished and saved work would count as failed.
+    Native threads of libraries (Arrow, gloo, tokenizers) sometimes abort the process while the interpreter shuts down,
+    so that finished and saved work would count as failed.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -84,8 +100,6 @@ def end_process(code: int) -> NoReturn:
 
 
 MAX_WORKERS_PER_CORE = 4
-"""More processes than this on a core only wait for each other."""
-
 _PACKAGES = ("torch", "transformers", "datasets", "tokenizers", "safetensors", "numpy", "scipy", "scikit-learn")
 
 
@@ -95,10 +109,7 @@ def usable_cores() -> int:
 
 
 def default_threads(workers: int = 1) -> int:
-    """Return the CPU threads per worker of this host by default: OMP_NUM_THREADS, else an even share of the cores.
-
-    As in OpenMP, a list of numbers means its first, and a value with anything but numbers above 0 is ignored.
-    """
+    """Return OMP_NUM_THREADS as OpenMP reads it (first of a list, ignored if malformed), else a share of the cores."""
     numbers = os.environ.get("OMP_NUM_THREADS", "").split(",")
     if all(re.fullmatch(r"\s*\+?0*[1-9][0-9]*\s*", number) for number in numbers):
         return int(numbers[0])
@@ -109,14 +120,16 @@ def check_crowd(workers: int) -> None:
     """Refuse to start more workers than `MAX_WORKERS_PER_CORE` allows."""
     max_workers = MAX_WORKERS_PER_CORE * usable_cores()
     if workers > max_workers:
+        limit = f"for the {_cores()} of this host, which take up to {max_workers}"
         raise UserError(
-            f"--workers {workers} is too many for the {_cores()} of this host, which take up to {max_workers}: "
-            "with torchrun a run can have workers on several hosts"
+            f"--workers {workers} is too many {limit}: with torchrun a run can have workers on several hosts"
         )
 
 
-def warn_of_crowd(workers: int, threads: int) -> None:
-    """Warn on stderr if workers have to share cores."""
+def warn_of_crowded_cores(device: str, workers: int, threads: int) -> None:
+    """Warn on stderr if the workers that we started have to share cores; torchrun's may be on several hosts."""
+    if device != "cpu" or "TORCHELASTIC_RUN_ID" in os.environ:
+        return
     if workers > 1 and workers * threads > usable_cores():
         of_threads = f" of {threads} threads" if threads > 1 else ""
         print(f"note: {workers} workers{of_threads} share the {_cores()} of this host and take turns", file=sys.stderr)
@@ -154,9 +167,7 @@ def peak_memory_bytes() -> int:
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
     except (OSError, StopIteration):
-        pass
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _version(package: str) -> str | None:
@@ -169,13 +180,13 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """Return the commit of the source tree, if the package runs from one."""
-    if not (PACKAGE_PARENT / ".git").exists():
+    if not (PACKAGE_PARENT / ".git").exists():  # not run from a source tree
         return None
+    command = ["git", "rev-parse", "HEAD"]
     try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=PACKAGE_PARENT, capture_output=True, text=True, timeout=5
+        return (
+            subprocess.run(command, cwd=PACKAGE_PARENT, capture_output=True, text=True, timeout=5).stdout.strip()
+            or None
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() or None

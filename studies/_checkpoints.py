@@ -7,8 +7,7 @@ from typing import Any
 
 from scala_lab.config import RunSpec
 from scala_lab.methods.cost import passes_per_sample
-from scala_lab.study import Cell
-from scala_lab.study.profiles import Profile
+from scala_lab.study import Cell, Profile
 from scala_lab.study.variants import BASELINE, EFFECTIVE, LAMB, SCALA, MethodVariant
 from scala_lab.sweep.cells import Measurement
 
@@ -42,13 +41,12 @@ def measured_cells(
             spec = profile.spec(task, variant.recipe, batch_size, rate, seed=seed, **variant.overrides)
             labels = {"task": task, "method": variant.method, "batch_size": batch_size, "rate": rate, "seed": seed}
             measurement = Measurement(function, (spec,), settings(seed))
-            cells.append(Cell(measurement, **labels, passes=planned_passes(spec)))
+            cells.append(Cell(measurement, **labels, passes=_planned_passes(spec)))
     return cells
 
 
-def planned_passes(spec: RunSpec) -> float:
+def _planned_passes(spec: RunSpec) -> float:
     """Return what a run costs in forward passes over its rows, a backward counted as two."""
     plain, noisy = passes_per_sample(spec)
-    epochs, delay = spec.optim.epochs, spec.resolved().recipe.delay or 0.0
-    quiet = min(delay, epochs)
-    return plain * quiet + noisy * (epochs - quiet)
+    quiet = min(spec.resolved().recipe.delay or 0.0, spec.optim.epochs)
+    return plain * quiet + noisy * (spec.optim.epochs - quiet)

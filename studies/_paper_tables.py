@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from scala_lab.study import DataFrame, Tabulation
+from scala_lab.study.tables import data_frame
 
 TASKS = ("MNLI-m", "QNLI", "QQP", "SST-2")
 GLUE_ROWS = (392_702, 104_743, 363_846, 67_349)
@@ -83,36 +84,24 @@ TABLE_6 = (
 def paper_table(
     number: int, lines: Sequence[Line], index: Sequence[str], tasks: Sequence[str] = TASKS, notes: Sequence[str] = ()
 ) -> Tabulation:
-    """Return a table of the paper for the report, to stand below ours."""
-    return Tabulation("paper", paper_frame(lines, index, tasks), f"Table {number} as the paper has it.", notes)
-
-
-def paper_frame(lines: Sequence[Line], index: Sequence[str], tasks: Sequence[str] = TASKS) -> DataFrame:
-    """Return a table of the paper with the columns of ours: steps, time and accuracy by task, F1, average."""
-    import pandas as pd
-
+    """Return a table of the paper with the columns of ours, to stand below it."""
     names = [name.replace("_", " ") for name in index]
     rows = []
     for line in lines:
         row: dict[str, Any] = dict(zip(names, line.names, strict=True))
+        shown = {"steps": line.steps, "time (s)": line.times, "accuracy": line.accuracies}
         for i, task in enumerate(tasks):
-            if line.steps is not None:
-                row[f"{task} steps"] = line.steps[i]
-            if line.times is not None:
-                row[f"{task} time (s)"] = line.times[i]
-            row[f"{task} accuracy"] = line.accuracies[i]
+            row |= {f"{task} {heading}": values[i] for heading, values in shown.items() if values}
             if task == "QQP":
                 row[f"{task} F1"] = line.f1
         if line.average is not None:
             row["Avg."] = line.average
         rows.append(row)
-    return pd.DataFrame(rows).set_index(names)
+    return Tabulation("paper", data_frame(rows).set_index(names), f"Table {number} as the paper has it.", notes)
 
 
 def step_counts() -> DataFrame:
     """Return the paper's step counts beside those of six epochs over all rows, the last batch of each smaller."""
-    import pandas as pd
-
     rows = [
         {
             "task": task,
@@ -125,7 +114,7 @@ def step_counts() -> DataFrame:
         }
         for task, count, small, large in zip(TASKS, GLUE_ROWS, STEPS_32, STEPS_1K, strict=True)
     ]
-    return pd.DataFrame(rows).set_index("task")
+    return data_frame(rows).set_index("task")
 
 
 STEPS_NOTE = (

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scala_lab.config import RunSpec
-from scala_lab.study import Cell
+from scala_lab.study import Cell, DataFrame, Profile
 from scala_lab.study.statistics import Estimate, paired_columns, paired_ratio
 from scala_lab.study.variants import BASELINE, MethodVariant
 from scala_lab.study.verdicts import Part
@@ -16,11 +16,6 @@ from scala_lab.sweep.cells import Measurement
 from scala_lab.timing.calibration import PIECE_SECONDS, WITHIN, calibration
 from scala_lab.timing.harness import step_times
 from studies._checkpoints import middle_rate
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from scala_lab.study.profiles import Profile
 
 SMALL, LARGE = "small batch", "large batch"
 MIN_STEPS, ROWS, WARMUP = 6, 1536, 2
@@ -34,7 +29,7 @@ PAPER_WORKERS = 32
 
 
 def first_steps(profile: Profile, row: MethodVariant, task: str, batch_size: int, model: str | None = None) -> RunSpec:
-    """A run of one step with one worker: it shows that the method runs here, and names what is timed."""
+    """Return the spec of one step with one worker: its run shows that the method works here, before it is timed."""
     rate = middle_rate(profile, row, batch_size)
     overrides = {**row.overrides, "workers": 1, "max_steps": 1}
     return profile.spec(task, row.recipe, batch_size, rate, seed=profile.seeds[0], model=model, **overrides)
@@ -43,14 +38,14 @@ def first_steps(profile: Profile, row: MethodVariant, task: str, batch_size: int
 def timed_steps(
     profile: Profile, specs: Mapping[str, RunSpec], workers: int, steps: int, warmup: int, **more: Any
 ) -> Measurement:
-    """The times of steps of several runs, by name, with some number of workers."""
+    """Return the measurement that times the steps of several runs, by name, with some number of workers."""
     settings = {"names": list(specs), "workers": workers, "steps": steps, "warmup": warmup, **more}
     settings["threads"] = workers * (profile.settings.get("threads") or 1)
     return Measurement(step_times, tuple(specs.values()), settings, alone=True)
 
 
 def machine_constants(profile: Profile) -> Measurement:
-    """The calibration of this machine."""
+    """Return the calibration of this machine."""
     spec = first_steps(profile, BASELINE, profile.pair[0], profile.small_batch)
     threads = max(profile.workers) * (profile.settings.get("threads") or 1)
     settings = {"rates": list(RATES), "seconds": PIECE_SECONDS, "threads": threads}
@@ -60,9 +55,9 @@ def machine_constants(profile: Profile) -> Measurement:
 def step_cells(
     profile: Profile, rows: Sequence[tuple[MethodVariant, int]], task: str, rates: Sequence[str] = RATES
 ) -> list[Cell]:
-    """The steps of methods, each at its batch size, for every number of workers of the profile.
+    """Return timings of methods, each at its batch size, for every number of workers of the profile.
 
-    All on one host, and two workers also on two hosts over each link, unless the profile has GPUs.
+    All run on one host, and two workers also on two hosts over each link, unless the profile has GPUs.
     """
     links = [(workers, WITHIN) for workers in profile.workers]
     if profile.settings.get("device") != "cuda" and max(profile.workers) >= 2:
@@ -78,18 +73,18 @@ def step_cells(
 
 
 def step_count(profile: Profile) -> int:
-    """How many steps are timed: small ones vary most, and cost least."""
+    """Return how many steps are timed: the more, the smaller the large batch, as short steps vary most."""
     return max(MIN_STEPS, ROWS // profile.large_batch)
 
 
 def step_note(profile: Profile, steps: str, task: str) -> str:
-    """Describe what times of steps of a task are, times the number of some steps."""
+    """Return the note that says how the seconds of a table come from timed steps."""
     timed = f"Medians of {step_count(profile)} steps after {WARMUP} of warm-up, times the steps of {steps}"
     return f"{timed}; {task}, one process per worker on this machine."
 
 
-def step_rows(done: pd.DataFrame) -> pd.DataFrame:
-    """One row per measured cell, method and step: seconds with and without communication, and the work done."""
+def step_rows(done: DataFrame) -> DataFrame:
+    """Return one row per measured cell, method and step: seconds with and without communication, and the work done."""
     import pandas as pd
 
     lists = ("without", "samples", "tokens", "flops", "exchange", "steps_per_epoch")
@@ -104,27 +99,25 @@ def step_rows(done: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([pd.DataFrame(part) for part in parts], ignore_index=True)
 
 
-def measured(done: pd.DataFrame) -> pd.DataFrame:
-    """Cells without those that this machine cannot measure."""
+def measured(done: DataFrame) -> DataFrame:
+    """Return the cells without those that this machine cannot measure."""
     return done[done["lack"].isna()] if "lack" in done else done
 
 
-def lacking(done: pd.DataFrame) -> list[str]:
-    """A note on links that could not be measured."""
-    missing = done[~done["lack"].isna()] if "lack" in done else done.iloc[:0]
-    if missing.empty:
-        return []
-    return [f"Not measured over {', '.join(missing['link'])}: {missing['lack'].iloc[0]}."]
+def lacking(done: DataFrame) -> list[str]:
+    """Return a note on the links that could not be measured, if there are any."""
+    missing = done.drop(measured(done).index)
+    return [f"Not measured over {', '.join(missing['link'])}: {missing['lack'].iloc[0]}."] if len(missing) else []
 
 
-def medians(rows: pd.DataFrame, by: list[str], value: str) -> pd.DataFrame:
-    """Median and quartiles over steps as value, low and high, in the order of the rows."""
+def medians(rows: DataFrame, by: list[str], value: str) -> DataFrame:
+    """Return median and quartiles over steps as value, low and high, in the order of the rows."""
     low, high = (lambda values, share=share: values.quantile(share) for share in (0.25, 0.75))
     return rows.groupby(by, sort=False)[value].agg(low=low, value="median", high=high).reset_index()
 
 
-def gain_per_doubling(line: pd.DataFrame, value: str, counts: list[float]) -> Estimate:
-    """The factor by which doubling the workers divides the time, from the first to the last of some numbers."""
+def gain_per_doubling(line: DataFrame, value: str, counts: list[float]) -> Estimate:
+    """Return the factor by which doubling the workers divides the time, on average from the first to the last count."""
     if len(counts) < 2:
         return Estimate(math.nan, -math.inf, math.inf, 0, unit="x")
     pairs = paired_columns(line[["workers", "step", value]], value, "workers", counts[0], counts[-1])
@@ -134,5 +127,5 @@ def gain_per_doubling(line: pd.DataFrame, value: str, counts: list[float]) -> Es
 
 
 def undecided(parts: list[Part]) -> list[Part]:
-    """Numbers without a verdict: too few workers to judge what the paper claims."""
+    """Return the parts with their verdicts withheld: there are too few workers to judge what the paper claims."""
     return [replace(part, verdict="inconclusive") if part.estimate.n else part for part in parts]

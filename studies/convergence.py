@@ -7,21 +7,18 @@ grows with T, and an upper clip U far above the weights' norms.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
+from scala_lab.report.figures.convergence import rate_panels
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.statistics import Estimate, mean_interval, paired_columns, slope_interval
+from scala_lab.study.tables import data_frame
 from scala_lab.study.verdicts import Claim, ClaimRecord, above, below, record
 from scala_lab.sweep.cells import Measurement
 from scala_lab.theory.lemma import ascent_gaps
 from scala_lab.theory.minimax import envelope_gradients
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from scala_lab.study.profiles import Profile
 
 STEPS = (32, 64, 128, 256, 512, 1024)
 REPLICAS = 16
@@ -37,6 +34,8 @@ OUTER: list[dict[str, Any]] = [
     *({"kappa": 1.0, "upper": upper} for upper in (32.0, 128.0)),
 ]
 """Settings of the outer player; each changes one thing from kappa_alpha 4, an exact inner player and U/L = 2."""
+SETTING = ["kappa", "epsilon", "ascent_steps", "clip", "batch"]
+"""Columns of `outer_rows` that tell the settings apart; clip is U/L."""
 
 SLACK = 0.05
 """How far a fitted exponent may lie from the claimed one: terms of lower order in T bend the line by that much."""
@@ -70,9 +69,23 @@ C22 = Claim(
     rule="At the largest U/L and T the measured value over the printed bound lies above 1.",
 )
 
+NOTES = [
+    f"Mean over {REPLICAS} starts and noises; {len(STEPS)} values of T from {STEPS[0]} to {STEPS[-1]}; 95% level.",
+    "eta = 1/(U sqrt(T)); b = 16 T L^2 Z^2 / U^2 with Z = max sigma_i / alpha_i: the printed Z, a largest ratio of "
+    "coordinates, is without bound where a coordinate of the gradient crosses 0.",
+    "The printed batch size is 0 for L = 0, the value the method is used with: in the proof the noise term has the "
+    "sign of a gain, and b is chosen to cancel another term by it. With the right sign a larger batch only helps.",
+    "The proof replaces nu(||x_i||) by U under a term that is negative, which loses a factor U/L (last rows); it "
+    "pulls a maximum over groups out of a sum of terms of either sign; and it uses G, a bound on coordinates, for "
+    "the length of a group's gradient, which loses sqrt(d).",
+    "The corollary's T = 16 kappa D^2 G^2 / eps^2 follows from the theorem only with kappa^2.",
+    "The lemma needs concavity of r in the noise. r >= 0 = r(no noise), so near its start the ascent climbs from a "
+    "minimum: the lemma says nothing about ScaLA's own inner problem.",
+]
+
 
 def cells(profile: Profile) -> list[Cell]:
-    """The same under every profile: nothing is trained."""
+    """Return the theorem's and the lemma's problems, the same under every profile: nothing is trained."""
     outer = []
     for changed in OUTER:
         settings = {"kappa": KAPPA, "lower": LOWER, "upper": UPPER, "epsilon": 0.0, "ascent_steps": 0} | changed
@@ -90,15 +103,15 @@ def cells(profile: Profile) -> list[Cell]:
     return outer + inner
 
 
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
-    """Exponents, bounds and gaps."""
+def analyse(profile: Profile, frame: DataFrame) -> Findings:
+    """Compare exponents with the theorem's, values with its bound, and gaps with the lemma's factor."""
     done = frame[frame["status"] == "finished"]
     outer, inner = outer_rows(done), inner_rows(done)
     claims = [c19(outer), c20(inner), c22(outer)]
     tables, figures, sentences = [], [], []
     if len(outer):
         table = rate_table(outer)
-        tables.append(Tabulation("", table, "Theorem: E ||grad g||^2 over T against the printed bound.", _notes()))
+        tables.append(Tabulation("", table, "Theorem: E ||grad g||^2 over T against the printed bound.", NOTES))
         figures.append(Drawing("", _rate_figure(outer), "Theorem: squared gradient of the Moreau envelope over T."))
         sentences.append(_outer_sentence(claims[0], table))
     if len(inner):
@@ -107,14 +120,14 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
         figures.append(Drawing("lemma", _lemma_figure(done), "Lemma: relative gap over ascent steps."))
         assumed = inner[inner["ratio"] < 2]
         if len(assumed):
-            worst = (assumed["worst_factor"] / (assumed["ratio"] - 1)).max()
+            slowest = (assumed["worst_factor"] / (assumed["ratio"] - 1)).max()
             sentences.append(
-                f"Under the lemma's S/C < 2 the slowest single ascent step took {worst:.2f} of its factor."
+                f"Under the lemma's S/C < 2 the slowest single ascent step took {slowest:.2f} of its factor."
             )
     return Findings(tables, figures, claims, " ".join(sentences))
 
 
-def c19(frame: pd.DataFrame) -> ClaimRecord:
+def c19(frame: DataFrame) -> ClaimRecord:
     """Judge the dependence on T, eps and kappa_alpha from the rows of `outer_rows`."""
     proper = frame[(frame["batch"] == "growing") & (frame["ascent_steps"] == 0)]
     proper = proper[proper["clip"] == proper["clip"].min()]
@@ -132,7 +145,7 @@ def c19(frame: pd.DataFrame) -> ClaimRecord:
     )
 
 
-def c20(frame: pd.DataFrame) -> ClaimRecord:
+def c20(frame: DataFrame) -> ClaimRecord:
     """Judge the lemma on each kind of constraint set from the rows of `inner_rows`."""
     parts = []
     for kind, rows in frame[frame["ratio"] < 2].groupby("kind", sort=False):
@@ -144,18 +157,18 @@ def c20(frame: pd.DataFrame) -> ClaimRecord:
     return record(C20, parts)
 
 
-def c22(frame: pd.DataFrame) -> ClaimRecord:
+def c22(frame: DataFrame) -> ClaimRecord:
     """Judge the printed bound where U lies far above the weights' norms, from the rows of `outer_rows`."""
-    widest = frame[(frame["clip"] == frame["clip"].max()) & (frame["batch"] == "growing")]
-    if not frame.empty and frame["clip"].max() == frame["clip"].min():
+    if frame["clip"].nunique() == 1:
         return record(C22, ())
+    widest = frame[(frame["clip"] == frame["clip"].max()) & (frame["batch"] == "growing")]
     last = widest[widest["steps"] == widest["steps"].max()]
     estimate = mean_interval(last["value"] / last["bound"])
     name = f"measured over printed bound at U/L = {frame['clip'].max():g}" if len(last) else "measured over bound"
     return record(C22, [above(name, estimate, 1.0)])
 
 
-def _exponent(frame: pd.DataFrame, x: str, y: str, by: list[str]) -> Estimate:
+def _exponent(frame: DataFrame, x: str, y: str, by: list[str]) -> Estimate:
     """Average over replicas the slope of log y over log x."""
     slopes = [
         slope_interval(np.log(rows[x].to_numpy(float)), np.log(rows[y].to_numpy(float))).value
@@ -164,7 +177,7 @@ def _exponent(frame: pd.DataFrame, x: str, y: str, by: list[str]) -> Estimate:
     return mean_interval(slopes)
 
 
-def _added_by_error(frame: pd.DataFrame) -> Estimate:
+def _added_by_error(frame: DataFrame) -> Estimate:
     """(value at eps - value at 0) / (4 eps max alpha), the same replica on both sides, over all eps > 0."""
     rows = frame[["kappa", "replica", "epsilon", "value"]]
     shares: list[float] = []
@@ -175,52 +188,40 @@ def _added_by_error(frame: pd.DataFrame) -> Estimate:
     return mean_interval(shares)
 
 
-def outer_rows(done: pd.DataFrame) -> pd.DataFrame:
-    """One row per setting, T and replica."""
-    import pandas as pd
-
-    columns = [*_SETTING, "steps", "replica", "value", "bound", "gap", "gradient_bound", "largest_alpha"]
-    rows = []
-    for cell in done[done["kappa"].notna()].to_dict("records"):
-        same = {name: cell[name] for name in ("kappa", "epsilon", "ascent_steps", "batch")}
-        same |= {name: cell[name] for name in ("gap", "gradient_bound", "largest_alpha")}
-        same["clip"] = cell["upper"] / cell["lower"]
-        for steps in cell["steps"]:
-            values = cell[f"squared_gradient_{steps}"]
-            rows += [
-                {**same, "steps": steps, "replica": replica, "value": value, "bound": cell[f"bound_{steps}"]}
-                for replica, value in enumerate(values)
-            ]
-    return pd.DataFrame(rows, columns=columns)
-
-
-def inner_rows(done: pd.DataFrame) -> pd.DataFrame:
-    """One row per random problem of the lemma."""
-    import pandas as pd
-
+def outer_rows(done: DataFrame) -> DataFrame:
+    """Return one row per setting, T and replica."""
     rows = [
-        {"kind": cell["kind"], "ratio": cell["ratio"], "problem": problem}
-        | dict(zip(("factor", "worst_factor", "bend", "left"), values, strict=True))
-        for cell in (done[done["kind"].notna()].to_dict("records") if "kind" in done else [])
-        for problem, values in enumerate(
-            zip(cell["factor"], cell["worst_factor"], cell["bend"], cell["left"], strict=True)
-        )
+        {**cell, "clip": cell["upper"] / cell["lower"], "steps": steps, "bound": cell[f"bound_{steps}"]}
+        | {"replica": replica, "value": value}
+        for cell in done[done["kappa"].notna()].to_dict("records")
+        for steps in cell["steps"]
+        for replica, value in enumerate(cell[f"squared_gradient_{steps}"])
     ]
-    return pd.DataFrame(rows, columns=["kind", "ratio", "problem", "factor", "worst_factor", "bend", "left"])
+    measured = ["steps", "replica", "value", "bound", "gap", "gradient_bound", "largest_alpha"]
+    return data_frame(rows, SETTING + measured)
 
 
-def rate_table(outer: pd.DataFrame) -> pd.DataFrame:
-    """One row per setting: fitted exponent of T, value and bound at the largest T."""
-    import pandas as pd
+def inner_rows(done: DataFrame) -> DataFrame:
+    """Return one row per random problem of the lemma."""
+    names = ["factor", "worst_factor", "bend", "left"]
+    rows = [
+        (cell["kind"], cell["ratio"], *values)
+        for cell in done[done["kind"].notna()].to_dict("records")
+        for values in zip(*(cell[name] for name in names), strict=True)
+    ]
+    return data_frame(rows, ["kind", "ratio", *names])
 
+
+def rate_table(outer: DataFrame) -> DataFrame:
+    """Return one row per setting: fitted exponent of T, value and bound at the largest T."""
     rows = []
-    for (kappa, epsilon, ascents, clip, batch), group in outer.groupby(_SETTING, sort=False):
+    for (kappa, epsilon, ascents, clip, batch), group in outer.groupby(SETTING, sort=False):
         slopes = [
             np.polyfit(np.log(rows["steps"].to_numpy(float)), np.log(rows["value"].to_numpy(float)), 1)[0]
             for _, rows in group.groupby("replica")
         ]
         exponent, last = mean_interval(slopes), group[group["steps"] == group["steps"].max()]
-        value = mean_interval(last["value"])
+        value, bound = mean_interval(last["value"]).value, np.nan if ascents else last["bound"].iloc[0]
         rows.append(
             {
                 "kappa_alpha": kappa,
@@ -230,22 +231,17 @@ def rate_table(outer: pd.DataFrame) -> pd.DataFrame:
                 "exponent of T": exponent.value,
                 "low": exponent.low,
                 "high": exponent.high,
-                f"value at T={last['steps'].iloc[0]}": value.value,
-                "printed bound": last["bound"].iloc[0] if not ascents else np.nan,
-                "value / bound": value.value / last["bound"].iloc[0] if not ascents else np.nan,
+                f"value at T={last['steps'].iloc[0]}": value,
+                "printed bound": bound,
+                "value / bound": value / bound,
             }
         )
-    return pd.DataFrame(rows)
+    return data_frame(rows)
 
 
-_SETTING = ["kappa", "epsilon", "ascent_steps", "clip", "batch"]
-
-
-def lemma_table(inner: pd.DataFrame) -> pd.DataFrame:
-    """One row per constraint set and S/C."""
-    import pandas as pd
-
-    return pd.DataFrame(
+def lemma_table(inner: DataFrame) -> DataFrame:
+    """Return one row per constraint set and S/C."""
+    return data_frame(
         {
             "constraint": KINDS[kind],
             "S/C": ratio,
@@ -260,9 +256,7 @@ def lemma_table(inner: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _rate_figure(outer: pd.DataFrame) -> Any:
-    from scala_lab.report.figures.convergence import rate_panels
-
+def _rate_figure(outer: DataFrame) -> Any:
     tight, base = outer["clip"] == UPPER / LOWER, outer["kappa"] == KAPPA
     exact = (outer["epsilon"] == 0) & (outer["ascent_steps"] == 0)
     growing = outer["batch"] == "growing"
@@ -274,41 +268,29 @@ def _rate_figure(outer: pd.DataFrame) -> Any:
         ("error of the inner player", base & growing & tight, by_error),
         ("terms of the statement changed", exact & (((outer["kappa"] == 1) & growing) | ~growing), by_clip),
     ]
-    return rate_panels(
-        _summary(outer, panels),
-        "Squared gradient of the Moreau envelope, mean over iterates and replicas",
-        "outer steps T",
-        "E ||grad g||^2",
-    )
-
-
-def _summary(outer: pd.DataFrame, panels: list[tuple[str, pd.Series, pd.Series]]) -> pd.DataFrame:
-    """Means with intervals, for the figure."""
-    import pandas as pd
-
     rows = []
     for panel, chosen, labels in panels:
         for (label, steps), group in outer[chosen].groupby([labels[chosen], "steps"], sort=False):
             mean = mean_interval(group["value"])
             bound = group["bound"].iloc[0] if not group["ascent_steps"].iloc[0] else np.nan
             rows.append((panel, label, steps, mean.value, mean.low, mean.high, bound))
-    return pd.DataFrame(rows, columns=["panel", "label", "steps", "value", "low", "high", "bound"])
+    return rate_panels(
+        data_frame(rows, ["panel", "label", "steps", "value", "low", "high", "bound"]),
+        "Squared gradient of the Moreau envelope, mean over iterates and replicas",
+        "outer steps T",
+        "E ||grad g||^2",
+    )
 
 
-def _lemma_figure(done: pd.DataFrame) -> Any:
-    import pandas as pd
-
-    from scala_lab.report.figures.convergence import rate_panels
-
+def _lemma_figure(done: DataFrame) -> Any:
     rows = []
     for cell in done[done["kind"].notna()].to_dict("records"):
         for step, gap in enumerate(cell["median_gap"]):
             bound = (cell["ratio"] - 1) ** step
             shown = bound if cell["ratio"] < 2 and bound > 1e-12 else np.nan
             rows.append((KINDS[cell["kind"]], f"S/C = {cell['ratio']:g}", step, gap or np.nan, shown))
-    frame = pd.DataFrame(rows, columns=["panel", "label", "steps", "value", "bound"])
     return rate_panels(
-        frame,
+        data_frame(rows, ["panel", "label", "steps", "value", "bound"]),
         "Gap of projected gradient ascent to the maximum, median over random problems",
         "ascent steps",
         "gap, relative to the first",
@@ -317,29 +299,13 @@ def _lemma_figure(done: pd.DataFrame) -> Any:
     )
 
 
-def _outer_sentence(claim: Any, table: pd.DataFrame) -> str:
-    exponent = claim.parts[0].estimate
-    worst = table.loc[table["value / bound"].idxmax()] if table["value / bound"].notna().any() else None
-    text = f"With the theorem's rate and batch the squared gradient falls like T^({exponent.value:.2f})."
-    if worst is not None:
+def _outer_sentence(claim: ClaimRecord, table: DataFrame) -> str:
+    exponent = claim.parts[0].estimate.value
+    text = f"With the theorem's rate and batch the squared gradient falls like T^({exponent:.2f})."
+    if table["value / bound"].notna().any():
+        worst = table.loc[table["value / bound"].idxmax()]
         text += f" The largest value over the printed bound is {worst['value / bound']:.2f}, at U/L = {worst['U/L']:g}."
     return text
-
-
-def _notes() -> list[str]:
-    return [
-        f"Mean over {REPLICAS} starts and noises; {len(STEPS)} values of T from {STEPS[0]} to {STEPS[-1]}; 95% level.",
-        "eta = 1/(U sqrt(T)); b = 16 T L^2 Z^2 / U^2 with Z = max sigma_i / alpha_i: the printed Z, a largest ratio of "
-        "coordinates, is without bound where a coordinate of the gradient crosses 0.",
-        "The printed batch size is 0 for L = 0, the value the method is used with: in the proof the noise term has the "
-        "sign of a gain, and b is chosen to cancel another term by it. With the right sign a larger batch only helps.",
-        "The proof replaces nu(||x_i||) by U under a term that is negative, which loses a factor U/L (last rows); it "
-        "pulls a maximum over groups out of a sum of terms of either sign; and it uses G, a bound on coordinates, for "
-        "the length of a group's gradient, which loses sqrt(d).",
-        "The corollary's T = 16 kappa D^2 G^2 / eps^2 follows from the theorem only with kappa^2.",
-        "The lemma needs concavity of r in the noise. r >= 0 = r(no noise), so near its start the ascent climbs from a "
-        "minimum: the lemma says nothing about ScaLA's own inner problem.",
-    ]
 
 
 STUDY = Study(
@@ -356,6 +322,4 @@ STUDY = Study(
 )
 
 if __name__ == "__main__":
-    from scala_lab.study.api import main
-
     raise SystemExit(main(STUDY))

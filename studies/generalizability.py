@@ -7,7 +7,7 @@ import numpy as np
 from scala_lab.report.figures.accuracy import rate_heat_map
 from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.statistics import mean_interval, slope_interval
-from scala_lab.study.tables import best_runs, grid_note, status_note
+from scala_lab.study.tables import best_runs, data_frame, grid_note, status_note
 from scala_lab.study.variants import BASELINE, grid_cells, tuned_cells
 from scala_lab.study.verdicts import Claim, ClaimRecord, above, record, within
 
@@ -52,22 +52,16 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     heat = frame[frame["batch_size"] != small]
     best = best_runs(frame, ("batch_size",))
     claims = [c3(heat), c4(best)]
+    budget = f"AdamW, {profile.settings['epochs']} epochs, means over {len(profile.side_seeds)} seeds."
+    best_caption = "Figure 1(b): the best rate of each batch size and its gap to the small batch."
     tables = [
         Tabulation(
             "",
             heat_table(heat),
             f"Figure 1(b): accuracy (%) of the baseline on {task}, batch sizes as rows, rates as columns.",
-            [
-                f"AdamW, {profile.settings['epochs']} epochs, means over {len(profile.side_seeds)} seeds. "
-                f"{grid_note(best, ('batch_size',))}",
-                *status_note(frame),
-            ],
+            [f"{budget} {grid_note(best, ('batch_size',))}", *status_note(frame)],
         ),
-        Tabulation(
-            "best",
-            best_by_size(best, small),
-            "Figure 1(b): the best rate of each batch size and its gap to the small batch.",
-        ),
+        Tabulation("best", best_by_size(best, small), best_caption),
     ]
     figure = Drawing(
         "",
@@ -102,15 +96,13 @@ def heat_table(heat: DataFrame) -> DataFrame:
 
 def best_by_size(best: DataFrame, small: int) -> DataFrame:
     """Return the best rate of each batch size, whether it ends the grid, its score, and the gap to the small batch."""
-    import pandas as pd
-
     small_score = best[best["batch_size"] == small]["score"].mean()
     rows = [
         (size, runs["rate"].iloc[0], bool(runs["edge"].iloc[0]), score := runs["score"].mean(), small_score - score)
         for size, runs in best.groupby("batch_size")
     ]
     columns = ["batch size", "best rate", "ends the grid", "accuracy", f"gap to B={small}"]
-    return pd.DataFrame(rows, columns=columns).set_index("batch size")
+    return data_frame(rows, columns).set_index("batch size")
 
 
 def c3(heat: DataFrame) -> ClaimRecord:
@@ -126,13 +118,9 @@ def best_rates(heat: DataFrame) -> DataFrame:
     Where the best cell has neighbours on both sides, the rate is that of the top of the parabola through the three,
     over log rate; at the edge of the grid it is the cell's own.
     """
-    import pandas as pd
-
-    rows = []
-    for (batch_size, seed), runs in heat.dropna(subset=["score"]).groupby(["batch_size", "seed"]):
-        runs = runs.sort_values("rate")
-        rows.append((batch_size, seed, _top(runs["rate"].to_numpy(float), runs["score"].to_numpy(float))))
-    return pd.DataFrame(rows, columns=["batch_size", "seed", "rate"])
+    groups = heat.dropna(subset=["score"]).sort_values("rate").groupby(["batch_size", "seed"])
+    rows = [(*key, _top(runs["rate"].to_numpy(float), runs["score"].to_numpy(float))) for key, runs in groups]
+    return data_frame(rows, ["batch_size", "seed", "rate"])
 
 
 def _top(rates: np.ndarray, scores: np.ndarray) -> float:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
+from scala_lab.report.figures.landscape import side_by_side, slice_1d_plot
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study.tables import data_frame
 from studies._checkpoints import RATE_NOTE, SIDE_BY_SIDE, measured_cells
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from scala_lab.study.profiles import Profile
     from scala_lab.training.run_dir import RunResult
 
 LINE, PLANE = {"line_points": 31, "line_reach": 1.0}, {"plane_points": 11, "plane_reach": 1.0}
 X_LABEL = "random direction 1 (in weight norms, row by row)"
 Y_LABEL = "random direction 2 (in weight norms, row by row)"
+NEAR = "mean rise near the centre of the plane"
 
 
 def measure(
@@ -62,49 +63,40 @@ def cells(profile: Profile) -> list[Cell]:
     return measured_cells(profile, measure, lambda seed: settings, SIDE_BY_SIDE, profile.seeds[:1])
 
 
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
+def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Draw line and plane of all methods on one scale, and tabulate how fast the loss rises."""
-    from scala_lab.report.figures.landscape import side_by_side, slice_1d_plot
-
     done = frame[frame["status"] == "finished"]
     if done.empty:
         return Findings()
-    task = done["task"].iloc[0]
-    lines = {run["method"]: _slice(run, "line", "position") for run in done.to_dict("records")}
-    planes = {run["method"]: _slice(run, "plane", "x", "y") for run in done.to_dict("records")}
-    table = landscape_table(done, lines, planes)
-    same = "the same two directions' random numbers, rescaled row by row to each model's weights"
+    task, results = done["task"].iloc[0], done.to_dict("records")
+    lines = {run["method"]: _slice(run, "line", "position") for run in results}
+    planes = {run["method"]: _slice(run, "plane", "x", "y") for run in results}
+    table = landscape_table(results, lines, planes)
+    rises = ", ".join(f"{row['method']} {row[NEAR]:.3g}" for row in table.to_dict("records"))
     notes = [
         f"Mean training loss over {profile.curvature.samples} rows of {task}, seed {profile.seeds[0]}, no dropout.",
-        f"Plane: {same}.",
+        "Plane: the same two directions' random numbers, rescaled row by row to each model's weights.",
         RATE_NOTE,
     ]
     title = "Loss along the top eigenvector of each model"
+    draw = partial(side_by_side, planes, x_label=X_LABEL, y_label=Y_LABEL)
     return Findings(
         tables=[Tabulation("", table, "How fast the loss rises around each model.", notes)],
         figures=[
             Drawing("line", slice_1d_plot(lines, title, "distance (units of weight)"), f"{title}, on {task}."),
-            Drawing(
-                "", side_by_side(planes, x_label=X_LABEL, y_label=Y_LABEL), f"Loss over a random plane, on {task}."
-            ),
-            Drawing(
-                "surface",
-                side_by_side(planes, x_label=X_LABEL, y_label=Y_LABEL, kind="surface"),
-                f"The same as surfaces, on {task}.",
-            ),
+            Drawing("", draw(), f"Loss over a random plane, on {task}."),
+            Drawing("surface", draw(kind="surface"), f"The same as surfaces, on {task}."),
         ],
-        found=_sentence(table),
+        found=f"Mean rise of the loss near the centre of the random plane: {rises} nats.",
     )
 
 
 def landscape_table(
-    done: pd.DataFrame, lines: dict[str, pd.DataFrame], planes: dict[str, pd.DataFrame]
-) -> pd.DataFrame:
+    results: list[dict[str, Any]], lines: dict[str, DataFrame], planes: dict[str, DataFrame]
+) -> DataFrame:
     """Return one row per method: the loss at the checkpoint, along the line and over the plane."""
-    import pandas as pd
-
     rows = []
-    for run in done.to_dict("records"):
+    for run in results:
         line, plane = lines[run["method"]], planes[run["method"]]
         centre = float(line.loc[line["position"].abs().idxmin(), "loss"])
         radius = np.hypot(plane["x"], plane["y"])
@@ -116,25 +108,15 @@ def landscape_table(
                 "loss": centre,
                 "top eigenvalue": run["eigenvalue"],
                 "largest loss on the line": line["loss"].max(),
-                "mean rise near the centre of the plane": float(near.mean()) - centre,
+                NEAR: float(near.mean()) - centre,
                 "mean loss over the plane": plane["loss"].mean(),
             }
         )
-    return pd.DataFrame(rows)
+    return data_frame(rows)
 
 
-def _slice(run: dict[str, Any], kind: str, *axes: str) -> pd.DataFrame:
-    import pandas as pd
-
-    columns = {name: np.array(run[f"{kind}_{name}"], dtype=float) for name in (*axes, "loss", "accuracy")}
-    return pd.DataFrame(columns)
-
-
-def _sentence(table: pd.DataFrame) -> str:
-    rises = ", ".join(
-        f"{row['method']} {row['mean rise near the centre of the plane']:.3g}" for row in table.to_dict("records")
-    )
-    return f"Mean rise of the loss near the centre of the random plane: {rises} nats."
+def _slice(run: dict[str, Any], kind: str, *axes: str) -> DataFrame:
+    return data_frame({name: np.array(run[f"{kind}_{name}"], dtype=float) for name in (*axes, "loss", "accuracy")})
 
 
 STUDY = Study(
@@ -146,6 +128,4 @@ STUDY = Study(
 )
 
 if __name__ == "__main__":
-    from scala_lab.study.api import main
-
     raise SystemExit(main(STUDY))

@@ -6,40 +6,45 @@ ScaLA's delay and steps with noise after it; where this machine has too few core
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from scala_lab.methods.recipes import find_recipe
-from scala_lab.study import Cell, Findings, Study, Tabulation
-from scala_lab.study.tables import best_runs, notes, table_by_task
+from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
+from scala_lab.study.tables import best_runs, data_frame, notes, table_by_task
 from scala_lab.study.variants import BASELINE, EFFECTIVE, LAMB, SCALA, MethodVariant, tuned_cells
 from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, above, difference, ratio, record
 from scala_lab.timing.calibration import WITHIN, Calibration
 from scala_lab.timing.model import even_load
-from studies._paper_tables import STEPS_NOTE, TABLE_1, paper_frame, step_counts
+from studies._paper_tables import STEPS_NOTE, TABLE_1, paper_table, step_counts
 from studies._timings import PAPER_WORKERS, RATES, first_steps, machine_constants, measured, timed_steps
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from scala_lab.study.profiles import Profile
-
-INDEX = ("model", "method", "workers", "batch size")
+INDEX = ("model", "method", "workers", "batch_size")
 TIMES, CONSTANTS = "times of steps", "constants"
 """Kinds of cells that are not training runs."""
 STEPS, WARMUP = 4, 1
 """Steps of each kind on each task: there are many kinds."""
 MEASURED, PROJECTED = "measured", "projected"
+TIMES_NOTE = (
+    f"Medians of {STEPS} steps after {WARMUP} of warm-up, of every kind on every task with nothing else on the "
+    "machine, times the steps of a run: these are its seconds. ScaLA's are plain steps up to its delay and steps "
+    "with noise after it."
+)
+PROJECTION_NOTE = (
+    f"Projected to {PAPER_WORKERS} workers, on hosts like this one joined by links of {RATES[0]}, by the model of time "
+    "that the study of projection holds against measured steps."
+)
 REPEATED = (
     "Steps and accuracy do not depend on the number of workers, but for rounding, so rows of one method repeat them."
 )
 
 
 def cells(profile: Profile) -> list[Cell]:
-    """The small-batch baseline and ScaLA at the large batch size, for every model; and what their steps take."""
+    """Return the small-batch baseline and ScaLA at the large batch size, for every model; and times of their steps."""
     rows = ((BASELINE, profile.small_batch), (SCALA, profile.large_batch), (EFFECTIVE, profile.large_batch))
     runs = [
         cell
@@ -48,7 +53,7 @@ def cells(profile: Profile) -> list[Cell]:
         for cell in tuned_cells(profile, row, batch_size, models=[model])
     ]
     kinds = [(BASELINE, profile.small_batch), (LAMB, profile.large_batch)]
-    kinds += [(row.but(_noisy(row), delay=0.0), profile.large_batch) for row in (SCALA, EFFECTIVE)]
+    kinds += [(row.but(f"{row.method} with noise", delay=0.0), profile.large_batch) for row in (SCALA, EFFECTIVE)]
     times = []
     for model in profile.models:
         specs = {
@@ -69,12 +74,8 @@ def worker_counts(profile: Profile) -> list[int]:
     return sorted({1, max(profile.workers)})
 
 
-def _noisy(row: MethodVariant) -> str:
-    return f"{row.method} with noise"
-
-
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
-    """Steps, time and accuracy."""
+def analyse(profile: Profile, frame: DataFrame) -> Findings:
+    """Compare steps, time and accuracy."""
     runs = frame[frame["kind"].isna()]
     best = best_runs(runs)
     claim = c9(best)
@@ -85,16 +86,17 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
             results_table(profile, runs, best, times),
             f"Table 1: steps, time and accuracy (%) of the baseline at B={profile.small_batch} and of ScaLA at "
             f"B={profile.large_batch}.",
-            [*notes(profile, runs, best), *time_notes(times)[:1], REPEATED],
+            [*notes(profile, runs, best), TIMES_NOTE, REPEATED],
         ),
-        Tabulation("paper", paper_frame(TABLE_1, INDEX), "Table 1 as the paper has it."),
+        paper_table(1, TABLE_1, INDEX),
         Tabulation("steps", step_counts(), "Table 1: the paper's steps beside those of six epochs.", [STEPS_NOTE]),
     ]
     if not times.empty:
         caption = "Table 1: seconds of a run over workers, measured or projected."
-        tables.insert(1, Tabulation("times", time_table(profile, times), caption, time_notes(times)))
+        time_notes = [TIMES_NOTE, PROJECTION_NOTE] if PROJECTED in set(times["times"]) else [TIMES_NOTE]
+        tables.insert(1, Tabulation("times", time_table(profile, times), caption, time_notes))
     accuracy, speed = (part.estimate for part in claim.parts)
-    workers = measured_workers(profile)
+    workers = int(profile.settings.get("workers", 1))
     found = (
         f"On {workers} worker{'s' * (workers != 1)} ScaLA at B={profile.large_batch} takes {speed} less time than the "
         f"baseline at B={profile.small_batch}, and its accuracy differs by {accuracy}."
@@ -102,37 +104,22 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     return Findings(tables, (), [claim], found)
 
 
-def measured_workers(profile: Profile) -> int:
-    """The number of workers of the training runs."""
-    return int(profile.settings.get("workers", 1))
+def results_table(profile: Profile, runs: DataFrame, best: DataFrame, times: DataFrame) -> DataFrame:
+    """Return a row per method and number of workers, with the times that were measured on so many."""
+    counts, keys = worker_counts(profile), ["model", "task", "method", "workers"]
+    seconds = times[times["times"] == MEASURED].set_index(keys)["seconds"].to_dict()
+
+    def on_all_counts(rows: DataFrame) -> DataFrame:
+        rows = rows.loc[rows.index.repeat(len(counts))].assign(workers=counts * len(rows))
+        found = [seconds.get(key, math.nan) for key in rows[keys].itertuples(index=False, name=None)]
+        return rows.assign(train_seconds=found)
+
+    shown = ("steps", "train_seconds", "score")
+    return table_by_task(on_all_counts(runs), on_all_counts(best), INDEX, profile.tasks, shown)
 
 
-def results_table(profile: Profile, runs: pd.DataFrame, best: pd.DataFrame, times: pd.DataFrame) -> pd.DataFrame:
-    """A row per method and number of workers, with the times that were measured on so many."""
-    import pandas as pd
-
-    keys = ["model", "task", "method"]
-    parts = []
-    for count in worker_counts(profile):
-        here = times[(times["workers"] == count) & (times["times"] == MEASURED)].dropna(subset="seconds")
-        seconds = here.set_index(keys)["seconds"].to_dict()
-        made, chosen = (
-            rows.rename(columns={"batch_size": "batch size"}).assign(
-                workers=count,
-                train_seconds=[seconds.get(key, float("nan")) for key in rows[keys].itertuples(index=False, name=None)],
-            )
-            for rows in (runs, best)
-        )
-        parts.append(table_by_task(made, chosen, INDEX, profile.tasks, ("steps", "train_seconds", "score")))
-    table = pd.concat(parts)
-    order = list(dict.fromkeys((model, method) for model, method, *_ in table.index))
-    return table.loc[sorted(table.index, key=lambda key: (order.index(key[:2]), key[2]))]
-
-
-def run_times(profile: Profile, done: pd.DataFrame) -> pd.DataFrame:
-    """One row per model, task, method and number of workers: seconds of a run, and whether measured or projected."""
-    import pandas as pd
-
+def run_times(profile: Profile, done: DataFrame) -> DataFrame:
+    """Return seconds of a run by model, task, method and number of workers, and whether measured or projected."""
     constants = [Calibration.from_dict(cell) for cell in done[done["kind"] == CONSTANTS].to_dict("records")]
     rows: list[tuple[Any, ...]] = []
     for cell in measured(done[done["kind"] == TIMES]).to_dict("records"):
@@ -140,11 +127,11 @@ def run_times(profile: Profile, done: pd.DataFrame) -> pd.DataFrame:
         alone = cell["workers"] == 1 and cell["model"] == profile.models[0]
         if constants and alone and max(profile.workers) < PAPER_WORKERS:
             rows += _projected_rows(profile, cell, constants[0])
-    return pd.DataFrame(rows, columns=["model", "method", "batch size", "workers", "times", "task", "seconds"])
+    return data_frame(rows, ["model", "method", "batch size", "workers", "times", "task", "seconds"])
 
 
 def _methods(profile: Profile) -> Iterator[tuple[MethodVariant, int, float, str]]:
-    """Rows of the table: method, batch size, share of its epochs that have noise, and the method of its plain steps."""
+    """Yield each method, its batch size, the share of its epochs with noise, and the method of its plain steps."""
     yield BASELINE, profile.small_batch, 0.0, BASELINE.method
     for row in (SCALA, EFFECTIVE):
         delay = find_recipe(row.recipe).option_values()["delay"]
@@ -158,13 +145,15 @@ def _measured_rows(profile: Profile, cell: dict[str, Any]) -> Iterator[tuple[Any
 
     for task in profile.tasks:
         for row, size, noise, plain in _methods(profile):
-            seconds = (1 - noise) * epoch(task, plain) + (noise * epoch(task, _noisy(row)) if noise else 0.0)
-            seconds = profile.settings["epochs"] * seconds
-            yield cell["model"], row.method, size, int(cell["workers"]), MEASURED, task, seconds
+            seconds = (1 - noise) * epoch(task, plain)
+            if noise:
+                seconds += noise * epoch(task, f"{row.method} with noise")
+            run_seconds = profile.settings["epochs"] * seconds
+            yield cell["model"], row.method, size, int(cell["workers"]), MEASURED, task, run_seconds
 
 
 def _projected_rows(profile: Profile, cell: dict[str, Any], constants: Calibration) -> Iterator[tuple[Any, ...]]:
-    """The baseline and ScaLA as the paper has it: the calibration knows no other kind of noise."""
+    """Project the baseline and ScaLA as the paper has it: the calibration knows no other kind of noise."""
     model = constants.model(RATES[0] if RATES[0] in constants.links else WITHIN, constants.cores)
     micro_batch = int(profile.settings.get("micro_batch", 64))
     for task in profile.tasks:
@@ -180,29 +169,14 @@ def _projected_rows(profile: Profile, cell: dict[str, Any], constants: Calibrati
             yield cell["model"], row.method, size, PAPER_WORKERS, PROJECTED, task, steps * seconds
 
 
-def time_table(profile: Profile, times: pd.DataFrame) -> pd.DataFrame:
-    """Seconds by task, and how many times faster than the baseline on as many workers: the geometric mean."""
+def time_table(profile: Profile, times: DataFrame) -> DataFrame:
+    """Return seconds by task, and the geometric mean of how many times faster than the baseline on as many workers."""
     keys = ["model", "method", "batch size", "workers", "times"]
     table = times.pivot_table("seconds", keys, "task", sort=False)[list(profile.tasks)]
     baseline = table.xs(BASELINE.method, level="method").droplevel("batch size")
     ratios = np.log(baseline.loc[[(model, workers, kind) for model, _, _, workers, kind in table.index]].to_numpy())
     faster = np.exp((ratios - np.log(table.to_numpy())).mean(axis=1))
     return table.rename(columns=lambda task: f"{task} time (s)").assign(**{"times faster than baseline": faster})
-
-
-def time_notes(times: pd.DataFrame) -> list[str]:
-    """Describe what the seconds are."""
-    lines = [
-        f"Medians of {STEPS} steps after {WARMUP} of warm-up, of every kind on every task with nothing else on the "
-        "machine, times the steps of a run: these are its seconds. ScaLA's are plain steps up to its delay and steps "
-        "with noise after it."
-    ]
-    if PROJECTED in set(times["times"]):
-        lines.append(
-            f"Projected to {PAPER_WORKERS} workers, on hosts like this one joined by links of {RATES[0]}, by the model "
-            "of time that the study of projection holds against measured steps."
-        )
-    return lines
 
 
 MIN_SPEEDUP = 2.7
@@ -220,15 +194,13 @@ C9 = Claim(
 )
 
 
-def c9(frame: pd.DataFrame) -> ClaimRecord:
+def c9(frame: DataFrame) -> ClaimRecord:
     """Judge the baseline (small batch) and ScaLA (large batch), on the same number of workers."""
-    faster = above(
-        "time of the baseline over ScaLA's", ratio(frame, "baseline", "ScaLA", value="train_seconds"), MIN_SPEEDUP
-    )
     workers = int(frame["workers"].max()) if frame["workers"].notna().any() else 0
+    name = f"time of the baseline over ScaLA's on {workers} worker{'s' * (workers != 1)}"
+    faster = above(name, ratio(frame, "baseline", "ScaLA", value="train_seconds"), MIN_SPEEDUP)
     if workers < PAPER_WORKERS and faster.verdict == "contradicted":
         faster = replace(faster, verdict="inconclusive")
-    faster = replace(faster, statement=f"{faster.statement} on {workers} worker{'s' * (workers != 1)}")
     equal = above("accuracy of ScaLA minus baseline", difference(frame, "ScaLA", "baseline"), -EQUAL)
     return record(C9, [equal, faster])
 
@@ -246,6 +218,4 @@ STUDY = Study(
 )
 
 if __name__ == "__main__":
-    from scala_lab.study.api import main
-
     raise SystemExit(main(STUDY))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from scala_lab.methods.recipes import find_recipe
-from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
+from scala_lab.report.figures.timing import worker_lines
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.statistics import Estimate, paired_columns, paired_ratio
 from scala_lab.study.variants import BASELINE, LAMB, WITHOUT_DELAY
 from scala_lab.study.verdicts import Claim, ClaimRecord, above, record
@@ -14,27 +14,21 @@ from scala_lab.timing.calibration import WITHIN
 from studies import _timings as timings
 from studies._timings import GAIN, PAPER_WORKERS, SMALL
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from scala_lab.study.profiles import Profile
-
 SCALA, NO_DELAY = "ScaLA", "ScaLA without delay"
+DELAY = find_recipe("scala").option_values()["delay"]
 RATES = ("200mbit",)
 """One link between hosts is enough to see its effect on each method."""
 
 
 def cells(profile: Profile) -> list[Cell]:
-    """Steps of four kinds; ScaLA with its delay is made of LAMB's steps and steps with noise."""
+    """Return timings of four kinds of steps; ScaLA's run is made of LAMB's steps and steps with noise."""
     large = profile.large_batch
     rows = [(BASELINE.named(SMALL), profile.small_batch), (BASELINE, large), (LAMB, large)]
     return timings.step_cells(profile, [*rows, (WITHOUT_DELAY.named(NO_DELAY), large)], profile.pair[1], RATES)
 
 
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
-    """Five lines over workers."""
-    from scala_lab.report.figures.timing import worker_lines
-
+def analyse(profile: Profile, frame: DataFrame) -> Findings:
+    """Compare the time of a run over workers for every method."""
     done = frame[frame["status"] == "finished"]
     if timings.measured(done).empty:
         return Findings()
@@ -54,7 +48,7 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     table = table.pivot_table("value", "label", "column", sort=False)
     notes = [
         timings.step_note(profile, f"{epochs} epochs", task),
-        f"ScaLA: LAMB's steps for {_delay():g} of {epochs} epochs, then steps with noise.",
+        f"ScaLA: LAMB's steps for {DELAY:g} of {epochs} epochs, then steps with noise.",
         *timings.lacking(done),
     ]
     figure = worker_lines(lines.assign(label=titles), "Time of a run over workers", "seconds per run")
@@ -66,18 +60,14 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     )
 
 
-def _delay() -> float:
-    return find_recipe("scala").option_values()["delay"]
-
-
-def run_rows(done: pd.DataFrame, epochs: int) -> pd.DataFrame:
-    """One row per line, number of workers, link and step: seconds of a run at that step's pace."""
+def run_rows(done: DataFrame, epochs: int) -> DataFrame:
+    """Return one row per line, number of workers, link and step: seconds of a run at that step's pace."""
     import pandas as pd
 
     steps = timings.step_rows(done)
     rows = steps[["label", "workers", "link", "step"]].copy()
     rows["seconds"] = steps["seconds"] * steps["steps_per_epoch"] * epochs
-    share = min(_delay() / epochs, 1.0)
+    share = min(DELAY / epochs, 1.0)
     plain, noisy = (
         rows[rows["label"] == label].set_index(["workers", "link", "step"])["seconds"]
         for label in (LAMB.method, NO_DELAY)
@@ -86,7 +76,7 @@ def run_rows(done: pd.DataFrame, epochs: int) -> pd.DataFrame:
     return pd.concat([rows[rows["label"] != NO_DELAY], mixed, rows[rows["label"] == NO_DELAY]], ignore_index=True)
 
 
-def _sentence(lines: pd.DataFrame) -> str:
+def _sentence(lines: DataFrame) -> str:
     workers = lines["workers"].max()
     last = lines[lines["workers"] == workers].set_index("label")["value"]
     if not {SMALL, SCALA, NO_DELAY} <= set(last.index):
@@ -108,7 +98,7 @@ C14 = Claim(
 )
 
 
-def c14(frame: pd.DataFrame) -> ClaimRecord:
+def c14(frame: DataFrame) -> ClaimRecord:
     """Judge the four large-batch lines, and what the delay saves."""
     parts = []
     for label in (BASELINE.method, LAMB.method, SCALA, NO_DELAY):
@@ -128,7 +118,7 @@ def c14(frame: pd.DataFrame) -> ClaimRecord:
     return record(C14, timings.undecided([*parts, above("without delay over with delay, at best", best, 1.0)]))
 
 
-def _saved(frame: pd.DataFrame) -> Estimate:
+def _saved(frame: DataFrame) -> Estimate:
     pairs = paired_columns(frame[["label", "step", "seconds"]], "seconds", "label", NO_DELAY, SCALA)
     return paired_ratio(pairs["left"], pairs["right"])
 
@@ -146,6 +136,4 @@ STUDY = Study(
 )
 
 if __name__ == "__main__":
-    from scala_lab.study.api import main
-
     raise SystemExit(main(STUDY))

@@ -7,11 +7,11 @@ marked so.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
+from scala_lab.report.figures.timing import worker_lines
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study.tables import data_frame
 from scala_lab.study.variants import LAMB
 from scala_lab.sweep.cells import Measurement
 from scala_lab.timing.calibration import WITHIN, Calibration
@@ -19,11 +19,6 @@ from scala_lab.timing.model import Load, Workload, best_workers, epoch_seconds
 from scala_lab.timing.paper_times import SECONDS, paper_projection
 from studies import method_scalability, scalability
 from studies._timings import LARGE, machine_constants, measured
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from scala_lab.study.profiles import Profile
 
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 LARGE_BATCH = 1024
@@ -40,10 +35,9 @@ ASSUMED = (
 
 
 def cells(profile: Profile) -> list[Cell]:
-    """A fit per model of the paper, a calibration of this machine, and the timings of the studies of scalability."""
-    settings = {"workers": list(WORKERS)}
+    """Return a fit per model of the paper, a calibration of this machine, and the timings of both scalabilities."""
     fits = [
-        Cell(Measurement(paper_projection, settings={"model": model, **settings}), kind=PAPER, model=model)
+        Cell(Measurement(paper_projection, settings={"model": model, "workers": WORKERS}), kind=PAPER, model=model)
         for model in SECONDS
     ]
     if profile.settings.get("device") == "cuda":
@@ -53,11 +47,9 @@ def cells(profile: Profile) -> list[Cell]:
     return [*fits, Cell(machine_constants(profile), kind=HERE), *runs]
 
 
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
-    """Predicted beside measured, predicted beside reported, and lines up to 1,024 workers."""
+def analyse(profile: Profile, frame: DataFrame) -> Findings:
+    """Compare predictions with what was measured here and with what the paper reports, and project to more workers."""
     done = frame[frame["status"] == "finished"]
-    if done.empty:
-        return Findings()
     parts = [_here(profile, done), _paper(done[done["kind"] == PAPER])]
     return Findings(
         tables=[table for part in parts for table in part.tables],
@@ -66,10 +58,8 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     )
 
 
-def _here(profile: Profile, done: pd.DataFrame) -> Findings:
+def _here(profile: Profile, done: DataFrame) -> Findings:
     """Predict every timed cell of this machine from its calibration, which has seen none of them."""
-    from scala_lab.report.figures.timing import worker_lines
-
     calibrated, runs = done[done["kind"] == HERE], measured(done[done["kind"] == RUN])
     if calibrated.empty or runs.empty:
         return Findings()
@@ -101,10 +91,8 @@ def _here(profile: Profile, done: pd.DataFrame) -> Findings:
     )
 
 
-def heldout_rows(constants: Calibration, runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per timed cell over a link that was calibrated: seconds of a step, predicted and measured."""
-    import pandas as pd
-
+def heldout_rows(constants: Calibration, runs: DataFrame) -> DataFrame:
+    """Return one row per timed cell over a calibrated link: seconds of a step, predicted and measured."""
     rows = []
     for cell in runs.to_dict("records"):
         workers, link = int(cell["workers"]), cell["link"]
@@ -116,9 +104,8 @@ def heldout_rows(constants: Calibration, runs: pd.DataFrame) -> pd.DataFrame:
             optimizer = "lamb" if noisy or label == LAMB.method else "adamw"
             names = ("micro_batches", "rows", "tokens", "squares")
             loads = [Load(*load) for load in zip(*(cell[f"{label}:load {name}"] for name in names), strict=True)]
-            for value, predict in (("step", model.step_seconds), ("without", model.without_communication)):
-                if value == "without" and workers == 1:
-                    continue
+            predictions = [("step", model.step_seconds), ("without", model.without_communication)]
+            for value, predict in predictions if workers > 1 else predictions[:1]:
                 predicted = np.median([predict(load, workers, optimizer, noise=float(noisy)) for load in loads])
                 seconds = np.median(cell[f"{label}:{value}"])
                 rows.append(
@@ -126,13 +113,11 @@ def heldout_rows(constants: Calibration, runs: pd.DataFrame) -> pd.DataFrame:
                     | {"communication": "yes" if value == "step" else "no", "measured": seconds}
                     | {"predicted": predicted, "predicted / measured": predicted / seconds}
                 )
-    return pd.DataFrame(rows)
+    return data_frame(rows)
 
 
-def own_projection(profile: Profile, constants: Calibration, runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Lines over workers for each calibrated link between hosts, and notes on the best number of workers."""
-    import pandas as pd
-
+def own_projection(profile: Profile, constants: Calibration, runs: DataFrame) -> tuple[DataFrame, list[str]]:
+    """Return lines over workers for each calibrated link between hosts, and notes on the best number of workers."""
     cell = runs[runs["task"] == profile.pair[0]].iloc[0].to_dict()
     length = float(np.sum(cell[f"{LARGE}:tokens"]) / np.sum(cell[f"{LARGE}:samples"]))
     work = Workload(100_000, length, int(profile.settings.get("micro_batch", 64)), "adamw")
@@ -147,13 +132,11 @@ def own_projection(profile: Profile, constants: Calibration, runs: pd.DataFrame)
                 if workers <= batch_size
             ]
             notes.append(f"{label}: shortest on {best_workers(model, work, batch_size, WORKERS)} workers.")
-    return pd.DataFrame(rows), notes
+    return data_frame(rows), notes
 
 
-def constant_table(constants: Calibration) -> pd.DataFrame:
-    """Constants by name, in units that read well."""
-    import pandas as pd
-
+def constant_table(constants: Calibration) -> DataFrame:
+    """Return the constants by name, in units that read well."""
     rows = [
         (f"{kind} step: {name}", value, unit)
         for kind, computing in (("plain", constants.plain), ("noisy", constants.noise))
@@ -170,20 +153,21 @@ def constant_table(constants: Calibration) -> pd.DataFrame:
     rows += [("an update on all cores over alone", constants.update_crowding, "")]
     for name, link in constants.links.items():
         rows += [(f"latency, {name}", 1e6 * link.latency, "µs"), (f"bandwidth, {name}", link.bandwidth / 1e6, "MB/s")]
-    return pd.DataFrame(
-        [(name, f"{value:.3g}", unit) for name, value, unit in rows], columns=["constant", "value", "unit"]
-    )
+    return data_frame([(name, f"{value:.3g}", unit) for name, value, unit in rows], ["constant", "value", "unit"])
 
 
-def _paper(done: pd.DataFrame) -> Findings:
-    """The paper's tables: residual of every reported cell, constants, and lines over workers."""
-    import pandas as pd
-
-    from scala_lab.report.figures.timing import worker_lines
-
+def _paper(done: DataFrame) -> Findings:
+    """Fit the paper's tables: residuals of all reported cells, constants, and lines over workers."""
     if done.empty:
         return Findings()
-    residuals = residual_rows(done)
+    residuals = data_frame(
+        {"model": fit["model"], "row": row, "task": task, "fitted on": "yes" if used else "no"}
+        | {"reported": reported, "fitted": fitted, "fitted / reported": fitted / reported}
+        for fit in done.to_dict("records")
+        for row, task, used, reported, fitted in zip(
+            *(fit[name] for name in ("row", "task", "used", "reported", "fitted")), strict=True
+        )
+    )
     off = np.exp(np.abs(np.log(residuals["fitted / reported"])))
     odd, unseen = residuals[off > MAX_ERROR], residuals["fitted on"] == "no"
     names = ", ".join(f"{row['model']} {row['task']} {row['row']}" for row in odd.to_dict("records"))
@@ -194,7 +178,7 @@ def _paper(done: pd.DataFrame) -> Findings:
         + (" On QQP with large batches BERT-base is reported slower than RoBERTa-large." if len(odd) else ""),
     ]
     constants = done[["model", "step", "row of a batch", "token", "crowding", "exchange", "LAMB", "noise"]]
-    lines = pd.DataFrame(
+    lines = data_frame(
         {"label": f"{fit['model']}, B = {batch}", "workers": workers, "value": seconds}
         for fit in done.to_dict("records")
         for batch in (32, 1024)
@@ -215,20 +199,6 @@ def _paper(done: pd.DataFrame) -> Findings:
     )
 
 
-def residual_rows(done: pd.DataFrame) -> pd.DataFrame:
-    """One row per reported cell."""
-    import pandas as pd
-
-    return pd.DataFrame(
-        {"model": fit["model"], "row": row, "task": task, "fitted on": "yes" if used else "no"}
-        | {"reported": reported, "fitted": fitted, "fitted / reported": fitted / reported}
-        for fit in done.to_dict("records")
-        for row, task, used, reported, fitted in zip(
-            fit["row"], fit["task"], fit["used"], fit["reported"], fit["fitted"], strict=True
-        )
-    )
-
-
 STUDY = Study(
     name="projection",
     title="Projection",
@@ -238,6 +208,4 @@ STUDY = Study(
 )
 
 if __name__ == "__main__":
-    from scala_lab.study.api import main
-
     raise SystemExit(main(STUDY))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
+from scala_lab.report.figures.timing import exchange_bars, worker_lines
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.variants import BASELINE
 from scala_lab.study.verdicts import Claim, ClaimRecord, above, below, record
 from scala_lab.timing.calibration import WITHIN
@@ -13,11 +13,6 @@ from scala_lab.timing.hosts import bits_per_second
 from scala_lab.timing.model import rounds_and_share
 from studies import _timings as timings
 from studies._timings import GAIN, LARGE, PAPER_WORKERS, SMALL
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from scala_lab.study.profiles import Profile
 
 KEYS = ["label", "B", "workers", "link"]
 KNEE = 4
@@ -34,15 +29,13 @@ FLOPS_NOTE = (
 
 
 def cells(profile: Profile) -> list[Cell]:
-    """The baseline at both batch sizes, for every number of workers of the profile, and across two hosts."""
+    """Return the baseline at both batch sizes, for every number of workers of the profile, and across two hosts."""
     rows = [(BASELINE.named(SMALL), profile.small_batch), (BASELINE.named(LARGE), profile.large_batch)]
     return timings.step_cells(profile, rows, profile.pair[0])
 
 
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
-    """Lines over workers with and without communication, and what communication adds on each kind of link."""
-    from scala_lab.report.figures.timing import exchange_bars, worker_lines
-
+def analyse(profile: Profile, frame: DataFrame) -> Findings:
+    """Draw time over workers with and without communication, and what communication adds on each kind of link."""
     done = frame[frame["status"] == "finished"]
     if timings.measured(done).empty:
         return Findings()
@@ -74,8 +67,8 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     )
 
 
-def figure_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """The four lines of the figure: both batch sizes, with and without communication."""
+def figure_rows(rows: DataFrame) -> DataFrame:
+    """Return the four lines of the figure: both batch sizes, with and without communication."""
     import pandas as pd
 
     parts = []
@@ -85,8 +78,8 @@ def figure_rows(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def bar_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """A bar per batch size, number of workers and link: computing and exposed communication."""
+def bar_rows(rows: DataFrame) -> DataFrame:
+    """Return a bar per batch size, number of workers and link: computing and exposed communication."""
     several = rows[rows["workers"] > 1]
     whole, without = (timings.medians(several, KEYS, value) for value in ("seconds", "without"))
     labels = [
@@ -97,8 +90,8 @@ def bar_rows(rows: pd.DataFrame) -> pd.DataFrame:
     return whole.assign(label=labels, computing=without["value"], exposed=exposed).sort_values("B", kind="stable")
 
 
-def epoch_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Seconds per epoch, exposed communication and speedup by batch size, number of workers and link."""
+def epoch_table(rows: DataFrame) -> DataFrame:
+    """Return seconds per epoch, exposed communication and speedup by batch size, number of workers and link."""
     table = timings.medians(rows, KEYS, "seconds").rename(columns={"value": "seconds per epoch"})
     table["without communication"] = timings.medians(rows, KEYS, "without")["value"]
     exposed = 1 - table["without communication"] / table["seconds per epoch"]
@@ -110,11 +103,11 @@ def epoch_table(rows: pd.DataFrame) -> pd.DataFrame:
     return _sorted(table[[*columns, "exposed share", "speedup", "efficiency"]])
 
 
-def exchange_table(steps: pd.DataFrame) -> pd.DataFrame:
-    """The all-reduce of several workers, beside bytes over rate where the link has one."""
+def exchange_table(steps: DataFrame) -> DataFrame:
+    """Return the seconds of an all-reduce, beside bytes over rate where the link has one."""
     several = steps[steps["workers"] > 1]
     table = timings.medians(several, [*KEYS, "gradient_bytes"], "exchange").rename(columns={"value": "all-reduce (s)"})
-    shares = [rounds_and_share(workers, "ring")[1] for workers in table["workers"]]
+    shares = [rounds_and_share(workers)[1] for workers in table["workers"]]
     table["bytes"] = shares * table["gradient_bytes"]
     table["MB sent"] = table["bytes"] / 1e6
     rates = [math.nan if link == WITHIN else bits_per_second(link) for link in table["link"]]
@@ -123,8 +116,8 @@ def exchange_table(steps: pd.DataFrame) -> pd.DataFrame:
     return _sorted(table[[*KEYS, "MB sent", "all-reduce (s)", "low", "high", "bytes / rate (s)", "ratio"]])
 
 
-def throughput_table(steps: pd.DataFrame) -> pd.DataFrame:
-    """Samples, tokens and operations per second by batch size, number of workers and link."""
+def throughput_table(steps: DataFrame) -> DataFrame:
+    """Return samples, tokens and operations per second by batch size, number of workers and link."""
     rates = steps[KEYS].assign(
         **{
             "samples/s": steps["samples"] / steps["seconds"],
@@ -136,12 +129,11 @@ def throughput_table(steps: pd.DataFrame) -> pd.DataFrame:
     return _sorted(rates.groupby(KEYS, sort=False).median().reset_index())
 
 
-def _sorted(table: pd.DataFrame) -> pd.DataFrame:
+def _sorted(table: DataFrame) -> DataFrame:
     return table.rename(columns={"label": "batch"}).sort_values("B", kind="stable")
 
 
-def _sentence(table: pd.DataFrame) -> str:
-    """Speedups within a host and over each link."""
+def _sentence(table: DataFrame) -> str:
     parts = []
     for label, group in table.groupby("batch", sort=False):
         here = group[group["link"] == WITHIN]
@@ -163,7 +155,7 @@ C1 = Claim(
 )
 
 
-def c1(frame: pd.DataFrame) -> ClaimRecord:
+def c1(frame: DataFrame) -> ClaimRecord:
     """Judge the small batch."""
     small = frame[frame["label"] == SMALL]
     counts = sorted(set(small["workers"]))
@@ -190,7 +182,7 @@ C2 = Claim(
 )
 
 
-def c2(frame: pd.DataFrame) -> ClaimRecord:
+def c2(frame: DataFrame) -> ClaimRecord:
     """Judge the large batch."""
     large = frame[frame["label"] == LARGE]
     counts = sorted(set(large["workers"]))
@@ -217,6 +209,4 @@ STUDY = Study(
 )
 
 if __name__ == "__main__":
-    from scala_lab.study.api import main
-
     raise SystemExit(main(STUDY))

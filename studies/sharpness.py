@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
-from scala_lab.study.statistics import Estimate, paired_columns, paired_ratio
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study.statistics import Estimate
+from scala_lab.study.tables import data_frame
 from scala_lab.study.variants import LAMB, SCALA
-from scala_lab.study.verdicts import Claim, ClaimRecord, above, record
+from scala_lab.study.verdicts import Claim, ClaimRecord, above, ratio, record
 from studies._checkpoints import ALL, LARGE, RATE_NOTE, SMALL, measured_cells
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
-    from scala_lab.study.profiles import Profile
     from scala_lab.training.run_dir import RunResult
 
 MAX_POWER_PRODUCTS = 30
@@ -82,7 +79,7 @@ def cells(profile: Profile) -> list[Cell]:
     return measured_cells(profile, measure, by_seed, ALL, profile.seeds)
 
 
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
+def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Draw bars, tabulate eigenvalues with their residuals, and judge the claims."""
     done = frame[frame["status"] == "finished"]
     if done.empty:
@@ -100,23 +97,22 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     lost = frame[frame["status"] != "finished"]
     if len(lost):
         notes.append(f"Without a result: {', '.join(sorted(set(lost['method'])))} ({len(lost)} runs).")
+    caption = f"Figure 1(c): top eigenvalue on {task}, mean and deviation over sets and seeds."
     return Findings(
         tables=[Tabulation("", sharpness_table(done), "Figure 1(c): sharpness at the end of training.", notes)],
-        figures=[
-            Drawing("", _bars(done), f"Figure 1(c): top eigenvalue on {task}, mean and deviation over sets and seeds.")
-        ],
+        figures=[Drawing("", _bars(done), caption)],
         claims=[c5(done), c6(done)],
         found=_sentence(done),
     )
 
 
-def sharpness_table(done: pd.DataFrame) -> pd.DataFrame:
+def sharpness_table(done: DataFrame) -> DataFrame:
     """Return one row per method."""
-    import pandas as pd
-
     rows = []
     for method, runs in done.groupby("method", sort=False):
-        ratio, check = ratio_to(done, str(method), SMALL.method), runs[runs["power_hvps"].notna()]
+        over_small, check = Estimate(1.0, 1.0, 1.0, len(runs)), runs[runs["power_hvps"].notna()]
+        if method != SMALL.method:
+            over_small = ratio(done, method, SMALL.method, value="eigenvalue")
         rows.append(
             {
                 "method": method,
@@ -126,9 +122,9 @@ def sharpness_table(done: pd.DataFrame) -> pd.DataFrame:
                 "passes": runs["passes"].iloc[0],
                 "top eigenvalue": runs["eigenvalue"].mean(),
                 "deviation": runs["deviation"].astype(float).mean(),
-                "over small batch": ratio.value,
-                "low": ratio.low if ratio.decided else np.nan,
-                "high": ratio.high if ratio.decided else np.nan,
+                "over small batch": over_small.value,
+                "low": over_small.low if over_small.decided else np.nan,
+                "high": over_small.high if over_small.decided else np.nan,
                 "largest residual": max(max(values) for values in runs["residuals"]),
                 "converged": f"{int(runs['converged'].sum())}/{len(runs)}",
                 "products": int(runs["hvps"].sum()),
@@ -139,20 +135,10 @@ def sharpness_table(done: pd.DataFrame) -> pd.DataFrame:
                 "score": runs["score"].mean(),
             }
         )
-    return pd.DataFrame(rows)
+    return data_frame(rows)
 
 
-def ratio_to(done: pd.DataFrame, left: str, right: str, value: str = "eigenvalue") -> Estimate:
-    """Return the geometric mean of one method's values over another's, paired by seed."""
-    if left == right:
-        return Estimate(1.0, 1.0, 1.0, int((done["method"] == left).sum()), unit="x")
-    pairs = paired_columns(done[["task", "seed", "method", value]], value, "method", left, right)
-    return paired_ratio(pairs["left"], pairs["right"])
-
-
-def _bars(done: pd.DataFrame) -> Figure:
-    import pandas as pd
-
+def _bars(done: DataFrame) -> Any:
     from scala_lab.report.figures.curvature import sharpness_bars
 
     rows = [
@@ -160,17 +146,18 @@ def _bars(done: pd.DataFrame) -> Figure:
         for run in done.to_dict("records")
         for value, residual in zip(run["eigenvalues"], run["residuals"], strict=True)
     ]
-    figure = sharpness_bars(pd.DataFrame(rows, columns=["checkpoint", "eigenvalue", "converged"]))
+    figure = sharpness_bars(data_frame(rows, ["checkpoint", "eigenvalue", "converged"]))
     figure.axes[0].set_xlabel(
         "top eigenvalue (nats per squared unit of weight)\nmean and standard deviation over seeds and sets of samples"
     )
     return figure
 
 
-def _sentence(done: pd.DataFrame) -> str:
-    pairs = [(LARGE, SMALL), (LARGE, SCALA), (SMALL, SCALA), (LAMB, SCALA)]
-    ratios = {(left.method, right.method): ratio_to(done, left.method, right.method) for left, right in pairs}
-    parts = [f"{left} over {right} {ratio}" for (left, right), ratio in ratios.items() if ratio.n]
+def _sentence(done: DataFrame) -> str:
+    parts = []
+    for left, right in ((LARGE, SMALL), (LARGE, SCALA), (SMALL, SCALA), (LAMB, SCALA)):
+        over = ratio(done, left.method, right.method, value="eigenvalue")
+        parts += [f"{left.method} over {right.method} {over}"] if over.n else []
     return f"Top eigenvalue: {'; '.join(parts)}." if parts else ""
 
 
@@ -197,7 +184,7 @@ C6 = Claim(
 )
 
 
-def c5(frame: pd.DataFrame) -> ClaimRecord:
+def c5(frame: DataFrame) -> ClaimRecord:
     """Judge large batch against small batch.
 
     The frame has one row per run: task, method, seed, eigenvalue (mean over disjoint sets of rows), deviation
@@ -205,18 +192,18 @@ def c5(frame: pd.DataFrame) -> ClaimRecord:
     """
     converged = frame[frame["converged"].astype(bool)]
     parts = [
-        above(f"{value}, large over small batch", ratio_to(converged, LARGE.method, SMALL.method, value), 1.0)
+        above(f"{value}, large over small batch", ratio(converged, LARGE.method, SMALL.method, value=value), 1.0)
         for value in ("eigenvalue", "deviation")
     ]
     return record(C5, parts)
 
 
-def c6(frame: pd.DataFrame) -> ClaimRecord:
+def c6(frame: DataFrame) -> ClaimRecord:
     """Judge ScaLA against both batch sizes, by the frame of `c5`; runs that did not converge are left out."""
     converged = frame[frame["converged"].astype(bool)]
     parts = [
-        above(f"eigenvalue, {batch.method} over ScaLA", ratio_to(converged, batch.method, SCALA.method), 1.0)
-        for batch in (LARGE, SMALL)
+        above(f"eigenvalue, {batch} over ScaLA", ratio(converged, batch, SCALA.method, value="eigenvalue"), 1.0)
+        for batch in (LARGE.method, SMALL.method)
     ]
     return record(C6, parts)
 
@@ -234,6 +221,4 @@ STUDY = Study(
 )
 
 if __name__ == "__main__":
-    from scala_lab.study.api import main
-
     raise SystemExit(main(STUDY))

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study.tables import data_frame
 from studies._checkpoints import RATE_NOTE, SIDE_BY_SIDE, measured_cells
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
-    from scala_lab.study.profiles import Profile
     from scala_lab.training.run_dir import RunResult
 
 
@@ -74,25 +71,30 @@ def cells(profile: Profile) -> list[Cell]:
     return measured_cells(profile, measure, lambda seed: settings, SIDE_BY_SIDE, profile.seeds[:1])
 
 
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
+def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Tabulate the whole spectrum and the layers; draw densities and bars side by side."""
-    from scala_lab.report.figures.curvature import layer_bars
+    from scala_lab.report.figures.curvature import density_lines, layer_bars
 
     done = frame[frame["status"] == "finished"]
     if done.empty:
         return Findings()
-    task = done["task"].iloc[0]
+    task, results = done["task"].iloc[0], done.to_dict("records")
     notes = [
         f"Hessian of the mean training loss over {profile.curvature.samples} rows of {task}, seed {profile.seeds[0]}.",
         "Trace by random probes with the top eigenvectors taken out; its error is one standard error.",
         RATE_NOTE,
     ]
-    layers = layer_rows(done)
-    kappas = ", ".join(f"{run['method']} {run['kappa_alpha']:.3g}" for run in done.to_dict("records"))
-    tops = ", ".join(f"{run['method']} {run['eigenvalues'][0]:.3g}" for run in done.to_dict("records"))
+    layers = data_frame(
+        {"checkpoint": run["method"], "layer": layer, "eigenvalue": value, "converged": converged}
+        for run in results
+        for layer, value, converged in zip(run["layers"], run["layer_eigenvalues"], run["layer_converged"], strict=True)
+    )
+    densities = {run["method"]: data_frame({"node": run["nodes"], "weight": run["weights"]}) for run in results}
+    kappas = ", ".join(f"{run['method']} {run['kappa_alpha']:.3g}" for run in results)
+    tops = ", ".join(f"{run['method']} {run['eigenvalues'][0]:.3g}" for run in results)
     return Findings(
         tables=[
-            Tabulation("", spectrum_table(done), "Ends, trace and layers' spread of the spectrum.", notes),
+            Tabulation("", spectrum_table(results), "Ends, trace and layers' spread of the spectrum.", notes),
             Tabulation(
                 "layers",
                 layers.pivot_table("eigenvalue", "layer", "checkpoint", sort=False)[list(done["method"])],
@@ -101,18 +103,20 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
             ),
         ],
         figures=[
-            Drawing("", _densities(done), f"Spectral density of the Hessian on {task}."),
+            Drawing(
+                "",
+                density_lines(densities, single=1 / done["touched_size"].max()),
+                f"Spectral density of the Hessian on {task}.",
+            ),
             Drawing("layers", layer_bars(layers), f"alpha_i of each layer on {task}, and kappa_alpha."),
         ],
         found=f"Top eigenvalue: {tops}. kappa_alpha, largest over smallest layer: {kappas}.",
     )
 
 
-def spectrum_table(done: pd.DataFrame) -> pd.DataFrame:
+def spectrum_table(results: list[dict[str, Any]]) -> DataFrame:
     """Return one row per method."""
-    import pandas as pd
-
-    return pd.DataFrame(
+    return data_frame(
         {
             "method": run["method"],
             "B": run["batch_size"],
@@ -127,30 +131,8 @@ def spectrum_table(done: pd.DataFrame) -> pd.DataFrame:
             "dimensions": run["touched_size"],
             "products": run["hvps"],
         }
-        for run in done.to_dict("records")
+        for run in results
     )
-
-
-def layer_rows(done: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per method and layer."""
-    import pandas as pd
-
-    return pd.DataFrame(
-        {"checkpoint": run["method"], "layer": layer, "eigenvalue": value, "converged": converged}
-        for run in done.to_dict("records")
-        for layer, value, converged in zip(run["layers"], run["layer_eigenvalues"], run["layer_converged"], strict=True)
-    )
-
-
-def _densities(done: pd.DataFrame) -> Figure:
-    import pandas as pd
-
-    from scala_lab.report.figures.curvature import density_lines
-
-    frames = {
-        run["method"]: pd.DataFrame({"node": run["nodes"], "weight": run["weights"]}) for run in done.to_dict("records")
-    }
-    return density_lines(frames, single=1 / done["touched_size"].max())
 
 
 STUDY = Study(
@@ -162,6 +144,4 @@ STUDY = Study(
 )
 
 if __name__ == "__main__":
-    from scala_lab.study.api import main
-
     raise SystemExit(main(STUDY))

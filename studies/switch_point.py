@@ -8,7 +8,7 @@ import numpy as np
 
 from scala_lab.report.figures.accuracy import lines_figure
 from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
-from scala_lab.study.tables import best_runs, grid_note, status_note
+from scala_lab.study.tables import best_runs, data_frame, grid_note, status_note
 from scala_lab.study.variants import LAMB, delay_cells, side_cells
 from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, above, below, difference, pair_keys, record
 
@@ -58,15 +58,13 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
 
 def delay_table(best: DataFrame, tasks: tuple[str, ...]) -> DataFrame:
     """Return a row per t_s: accuracy and passes by task."""
-    import pandas as pd
-
     rows = []
     for delay, runs in best.groupby("delay"):
         by_task = (runs[runs["task"] == task] for task in tasks)
         means = [task_runs[name].mean() for task_runs in by_task for name in ("score", "forward_passes")]
         rows.append(["never" if math.isinf(delay) else f"{delay:g}", *means])
     columns = ["t_s", *(f"{task} {heading}" for task in tasks for heading in ("accuracy", "passes"))]
-    return pd.DataFrame(rows, columns=columns).set_index("t_s")
+    return data_frame(rows, columns).set_index("t_s")
 
 
 def c17(best: DataFrame) -> ClaimRecord:

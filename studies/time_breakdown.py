@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from scala_lab.clock import PHASES
-from scala_lab.study import Cell, Drawing, Findings, Study, Tabulation
+from scala_lab.report.figures.timing import phase_bars
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.statistics import paired_ratio
+from scala_lab.study.tables import data_frame
 from scala_lab.study.variants import FREELB, LAMB, WITHOUT_DELAY
 from scala_lab.study.verdicts import Claim, ClaimRecord, above, record, within
 from scala_lab.sweep.cells import Measurement
 from scala_lab.timing.harness import STEP, phases
 from studies._timings import WARMUP, first_steps
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from scala_lab.study.profiles import Profile
 
 PLAIN, NOISE, FUSED = "plain", "PGA-1", "PGA-1 fused"
 ROWS = {
@@ -34,7 +29,7 @@ MIN_CPU_SHARE = 0.85
 
 
 def cells(profile: Profile) -> list[Cell]:
-    """One measurement in which the methods take turns."""
+    """Return one measurement in which the methods take turns."""
     task = profile.pair[0]
     specs = tuple(first_steps(profile, row, task, profile.large_batch) for row in ROWS.values())
     settings = {"names": list(ROWS), "steps": STEPS, "warmup": WARMUP, "threads": profile.settings.get("threads") or 1}
@@ -42,10 +37,8 @@ def cells(profile: Profile) -> list[Cell]:
     return [Cell(measurement, task=task, batch_size=profile.large_batch)]
 
 
-def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
-    """Stacked bars, a table in forward passes, and the parts of the claim."""
-    from scala_lab.report.figures.timing import phase_bars
-
+def analyse(profile: Profile, frame: DataFrame) -> Findings:
+    """Compare the phases of a step in units of a forward pass."""
     done = frame[frame["status"] == "finished"]
     if done.empty:
         return Findings()
@@ -77,28 +70,26 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     )
 
 
-def phase_rows(done: pd.DataFrame) -> pd.DataFrame:
-    """One row per method, step and phase."""
-    import pandas as pd
-
+def phase_rows(done: DataFrame) -> DataFrame:
+    """Return one row per method, step and phase."""
     rows = [
-        {"method": key.partition(":")[0], "phase": key.partition(":")[2], "step": step, "seconds": value}
+        (*key.split(":"), step, value)
         for cell in done.to_dict("records")
         for key, values in cell.items()
         if isinstance(values, list) and ":" in key
         for step, value in enumerate(values)
     ]
-    return pd.DataFrame(rows, columns=["method", "phase", "step", "seconds"])
+    return data_frame(rows, ["method", "phase", "step", "seconds"])
 
 
-def counted_share(rows: pd.DataFrame) -> float:
-    """Share of a step that its phases account for: the smallest median over steps of all methods."""
+def counted_share(rows: DataFrame) -> float:
+    """Return the share of a step that its phases account for: the smallest of all methods' medians over steps."""
     parts = rows[rows["phase"] != STEP].groupby(["method", "step"])["seconds"].sum()
     whole = rows[rows["phase"] == STEP].set_index(["method", "step"])["seconds"]
     return float((parts / whole).groupby("method").median().min())
 
 
-def _fused_sentence(rows: pd.DataFrame) -> str:
+def _fused_sentence(rows: DataFrame) -> str:
     steps = rows[rows["phase"] == STEP].pivot_table("seconds", "step", "method")
     if not {PLAIN, NOISE, FUSED} <= set(steps):
         return ""
@@ -118,7 +109,7 @@ C7 = Claim(
 )
 
 
-def c7(frame: pd.DataFrame) -> ClaimRecord:
+def c7(frame: DataFrame) -> ClaimRecord:
     """Judge the four parts of the cost."""
     if not {PLAIN, NOISE} <= set(frame["method"]):
         return record(C7, ())
@@ -149,6 +140,4 @@ STUDY = Study(
 )
 
 if __name__ == "__main__":
-    from scala_lab.study.api import main
-
     raise SystemExit(main(STUDY))

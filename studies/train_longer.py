@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scala_lab.report.figures.accuracy import lines_figure
 from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
-from scala_lab.study.tables import HEADINGS, best_runs, grid_note, status_note, time_note
+from scala_lab.study.tables import HEADINGS, best_runs, data_frame, grid_note, status_note, time_note
 from scala_lab.study.variants import BASELINE, EFFECTIVE, SCALA, side_cells
 from scala_lab.study.verdicts import Claim, ClaimRecord, above, difference, record
 
@@ -47,35 +47,30 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     figures = []
     if len(curves):
         figure = lines_figure(curves, "epoch", x_label="epoch", title=f"Training longer at B={batch_size}")
-        figures.append(Drawing("", figure, f"Figure 6: accuracy after every epoch on {task} at B={batch_size}."))
+        figures = [Drawing("", figure, f"Figure 6: accuracy after every epoch on {task} at B={batch_size}.")]
     summary = f"ScaLA minus the baseline trained {profile.longer} times as long: {claim.parts[0].estimate}."
     return Findings([table], figures, [claim], summary)
 
 
 def longer_table(profile: Profile, best: DataFrame) -> DataFrame:
     """Return a row per method: its epochs, cost and accuracy."""
-    import pandas as pd
-
     epochs, shown = profile.settings["epochs"], ("forward_passes", "train_seconds", "score", "best_score")
     rows = [
         (method, epochs * (profile.longer if method == LONGER else 1), *(runs[name].mean() for name in shown))
         for method, runs in best.groupby("method", sort=False)
     ]
-    columns = ["method", "epochs", *(HEADINGS[name] for name in shown)]
-    return pd.DataFrame(rows, columns=columns).set_index("method")
+    return data_frame(rows, ["method", "epochs", *(HEADINGS[name] for name in shown)]).set_index("method")
 
 
 def epoch_scores(best: DataFrame) -> DataFrame:
     """Return a row per run and epoch: task, method, seed, epoch and score, of the first metric on the first split."""
-    import pandas as pd
-
     rows = []
     for _, run in best.iterrows():
         for epoch in run["epochs"] if isinstance(run["epochs"], list) else []:
             metrics = next(value for value in epoch.values() if isinstance(value, dict))
             score = 100 * next(iter(metrics.values()))
             rows.append((run["task"], run["method"], run["seed"], epoch["epoch"], score))
-    return pd.DataFrame(rows, columns=["task", "method", "seed", "epoch", "score"])
+    return data_frame(rows, ["task", "method", "seed", "epoch", "score"])
 
 
 def c15(best: DataFrame) -> ClaimRecord:

@@ -51,7 +51,7 @@ def test_version_is_the_package_s(capsys):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_options_and_a_run(name):
     command = COMMANDS[name]
-    module = importlib.import_module(command.module)
+    module = importlib.import_module(f"scala_lab.commands.{name}")
     assert getattr(module, command.options).__doc__
     assert callable(module.run)
 
@@ -81,11 +81,11 @@ def test_mistake_gets_one_sentence_and_leaves_nothing(args, sentence, capsys, tm
 
 
 def run_as(monkeypatch, function):
-    module = types.ModuleType("scala_lab_test_command")
+    module = types.ModuleType("scala_lab.commands.try")
     module.parse = lambda args: args
     module.run = function
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(cli.COMMANDS, "try", cli.Command(module.__name__, "", ""))
+    monkeypatch.setitem(cli.COMMANDS, "try", cli.Command("", ""))
 
 
 def test_interrupt_ends_with_130_and_one_line(monkeypatch, capsys):

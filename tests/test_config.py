@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scala_lab.config import RunSpec, differences
+from scala_lab.config import RunSpec, differences, leaves
 from scala_lab.errors import UserError
 from scala_lab.methods.recipes import RECIPES
 from tests.processes import run
@@ -19,6 +19,11 @@ MACHINE = {"threads": 1, "device": "cpu"}
 
 def spec(**values):
     return RunSpec.of(**{**MACHINE, **values})
+
+
+def test_names_are_unique_over_all_parts_because_they_are_flags():
+    names = [leaf.name for leaf in leaves(RunSpec())]
+    assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import scipy.special
 import scipy.stats
 import torch
 
-from scala_lab.divergence import squared_difference, symmetric_kl
+from scala_lab.divergence import output_divergence, symmetric_kl
 
 
 def logits(scale: float, shape=(64, 5), dtype=torch.float64):
@@ -65,7 +65,6 @@ def test_half_precision_is_computed_in_float32():
     torch.testing.assert_close(symmetric_kl(a, b), symmetric_kl(a.float(), b.float()))
 
 
-def test_squared_difference_is_per_sample_with_and_without_a_last_dimension():
-    a, b = torch.tensor([1.0, 2.0, -1.0]), torch.tensor([0.0, 5.0, -1.0])
-    assert squared_difference(a, b).tolist() == [1.0, 9.0, 0.0]
-    assert squared_difference(a[:, None], b[:, None]).tolist() == [1.0, 9.0, 0.0]
+def test_divergence_of_regression_outputs_is_their_squared_difference_per_sample():
+    a, b = torch.tensor([[1.0], [2.0], [-1.0]]), torch.tensor([[0.0], [5.0], [-1.0]])
+    assert output_divergence(a, b, regression=True).tolist() == [1.0, 9.0, 0.0]

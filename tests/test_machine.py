@@ -13,9 +13,11 @@ import torch
 
 from scala_lab import RunSpec, machine
 from scala_lab.cli import main
+from scala_lab.config import MachineSpec
+from scala_lab.machine import warn_of_crowded_cores
 from scala_lab.study.api import all_studies
 from scala_lab.study.profiles import PROFILES
-from scala_lab.training.distributed import check_devices, warn_of_crowded_cores
+from scala_lab.training.distributed import check_devices
 from tests.command_line import data_flags, flags, refuse, train_flags
 from tests.processes import run
 from tests.tiny import write_rows
@@ -125,23 +127,21 @@ def test_workers_that_outnumber_the_cores_are_spoken_of(here, tiny_bert, bound, 
 
 
 def test_note_on_workers(one_core, monkeypatch, capfd):
-    spec = RunSpec.of(workers=4, threads=1, device="cpu").resolved()
-    warn_of_crowded_cores(spec)
+    warn_of_crowded_cores("cpu", 4, 1)
     assert capfd.readouterr().err == "note: 4 workers share the 1 core of this host and take turns\n"
-    warn_of_crowded_cores(spec.override(workers=2, threads=3))
+    warn_of_crowded_cores("cpu", 2, 3)
     assert capfd.readouterr().err == "note: 2 workers of 3 threads share the 1 core of this host and take turns\n"
-    warn_of_crowded_cores(spec.override(device="cuda"))
+    warn_of_crowded_cores("cuda", 4, 1)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    warn_of_crowded_cores(spec)
+    warn_of_crowded_cores("cpu", 4, 1)
     assert capfd.readouterr().err == "", "torchrun may have given each of them cores of its own"
 
 
 def test_workers_that_fit_are_not_spoken_of(monkeypatch, capfd):
     monkeypatch.setattr(machine, "usable_cores", lambda: 4)
     machine.check_crowd(16)
-    machine.warn_of_crowd(4, 1)
-    machine.warn_of_crowd(2, 2)
-    machine.warn_of_crowd(1, 16)
+    for workers, threads in ((4, 1), (2, 2), (1, 16)):
+        warn_of_crowded_cores("cpu", workers, threads)
     assert capfd.readouterr().err == ""
 
 
@@ -149,7 +149,7 @@ def test_workers_of_a_launcher_are_let_in(one_core, monkeypatch):
     """A launcher may give each of them a core of its own, and then each sees only that one."""
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "16"), ("LOCAL_WORLD_SIZE", "16")):
         monkeypatch.setitem(os.environ, name, value)
-    check_devices(RunSpec.of(workers=16, device="cpu").resolved())
+    check_devices(MachineSpec(workers=16, device="cpu"))
 
 
 def test_peak_memory_is_this_process_own():

@@ -50,9 +50,8 @@ def run(options: Calibrate) -> int:
 
     spec = options.spec.resolved()
     if find_recipe(spec.recipe.method).step not in ("plain", "scala"):
-        raise UserError(
-            f"calibrate: a projection knows plain steps and ScaLA's, not --method {spec.recipe.method}: choose another"
-        )
+        method = f"not --method {spec.recipe.method}: choose another"
+        raise UserError(f"calibrate: a projection knows plain steps and ScaLA's, {method}")
     if options.out is not None and options.out.is_dir():
         raise UserError(f"--out {options.out} is a folder: give the name of a file")
     for rate in options.rate:
@@ -116,7 +115,7 @@ def _show_projection(console: Console, calibration: Calibration, spec: RunSpec) 
 
 
 def _workload(spec: RunSpec) -> Workload:
-    """What of the spec decides its time."""
+    """Return what of the spec decides its time."""
     from scala_lab.timing.model import Workload
     from scala_lab.training.preparation import prepare
 

@@ -111,24 +111,19 @@ def _machine() -> list[Finding]:
         from scala_lab.data.tokens import cache_folder
 
         cache = cache_folder()
+    names, memory = getattr(os, "sysconf_names", {}), "unknown"
+    if {"SC_PAGE_SIZE", "SC_PHYS_PAGES"} <= set(names):
+        page = os.sysconf("SC_PAGE_SIZE") / GIGABYTE
+        memory = f"{page * os.sysconf('SC_PHYS_PAGES'):.1f} GB"
+        if "SC_AVPHYS_PAGES" in names:
+            memory += f", {page * os.sysconf('SC_AVPHYS_PAGES'):.1f} GB free"
     return [
         Finding("machine", "Python", "ok" if modern else "missing", platform.python_version(), advice),
         Finding("machine", "cores", "ok", f"{usable_cores()} usable of {os.cpu_count()}"),
-        Finding("machine", "memory", "ok", _memory()),
+        Finding("machine", "memory", "ok", memory),
         _disk("disk, this folder", Path.cwd()),
         _disk("disk, cache", cache),
     ]
-
-
-def _memory() -> str:
-    names = os.sysconf_names if hasattr(os, "sysconf_names") else {}
-    if not {"SC_PAGE_SIZE", "SC_PHYS_PAGES"} <= set(names):
-        return "unknown"
-    page = os.sysconf("SC_PAGE_SIZE")
-    text = f"{page * os.sysconf('SC_PHYS_PAGES') / GIGABYTE:.1f} GB"
-    if "SC_AVPHYS_PAGES" in names:
-        text += f", {page * os.sysconf('SC_AVPHYS_PAGES') / GIGABYTE:.1f} GB free"
-    return text
 
 
 def _disk(name: str, folder: Path) -> Finding:
@@ -169,10 +164,11 @@ def _torch() -> list[Finding]:
         findings.append(Finding("torch", "precisions", "ok", ", ".join(precisions("cpu"))))
     findings.append(Finding("torch", "threads", "ok", f"{default_threads()} by default"))
     for name, use in (("gloo", "CPU"), ("nccl", "GPU")):
-        finding = Finding("torch", name, "absent", f"not in this build of torch: no {use} workers beyond one")
         if torch.distributed.is_available() and getattr(torch.distributed, f"is_{name}_available")():
-            finding = Finding("torch", name, "ok", f"several {use} workers")
-        findings.append(finding)
+            findings.append(Finding("torch", name, "ok", f"several {use} workers"))
+        else:
+            absence = f"not in this build of torch: no {use} workers beyond one"
+            findings.append(Finding("torch", name, "absent", absence))
     suggested = f"--workers {gpus}" if gpus else f"--workers 1 --threads {usable_cores()}"
     return [*findings, Finding("suggestion", "flags", "ok", suggested)]
 

@@ -6,20 +6,14 @@ import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
-from scala_lab.cli import check_checkpoints, check_new_file, parse_with_run_data, pick_device
+from scala_lab.cli import check_checkpoints, check_new_file, parse_with_run_data
 from scala_lab.config import BatchSpec, DataSpec, RunSpec
 from scala_lab.errors import UserError
-from scala_lab.machine import default_threads
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from scala_lab.models.admission import Admission
-    from scala_lab.training.preparation import Prepared
+from scala_lab.machine import default_threads, pick_device
 
 
 @dataclass(frozen=True)
@@ -102,14 +96,17 @@ def _check(options: Evaluate) -> None:
 def _evaluate(options: Evaluate, checkpoint: Path) -> tuple[dict[str, dict[str, float]], list[dict[str, Any]]]:
     """Return a checkpoint's metrics by split, and a record of each row's prediction."""
     from scala_lab.data.tasks import compute_metrics, predictions
+    from scala_lab.models.loading import load_classifier
     from scala_lab.training.distributed import World
+    from scala_lab.training.preparation import admit_model, prepare_data
     from scala_lab.training.trainer import predict_split
 
-    device = pick_device(options.device)
-    model, prepared, admission = _load_checkpoint(checkpoint, options.data)
-    model.to(device)  # type: ignore[arg-type]
-    world, encoder = World(0, 1, device), admission.encoder(model)
-    names = prepared.task.labels
+    name, world = str(checkpoint), World(0, 1, pick_device(options.device))
+    prepared = prepare_data(options.data, name)
+    model = load_classifier(name, prepared.task, new_head=False, label_names=options.data.label_names)
+    admission = admit_model(model, prepared, name, use="predict")
+    model.to(world.device)  # type: ignore[arg-type]
+    encoder, names = admission.encoder(model), prepared.task.labels
     metrics, records = {}, []
     for split_name, split in prepared.splits.items():
         if split_name == "train":
@@ -119,18 +116,8 @@ def _evaluate(options: Evaluate, checkpoint: Path) -> tuple[dict[str, dict[str, 
         metrics[split_name] = compute_metrics(prepared.task, logits, split.labels)
         predicted = predictions(prepared.task, logits)
         for row, (label, prediction) in enumerate(zip(split.labels, predicted, strict=True)):
-            record: dict[str, Any] = {"checkpoint": str(checkpoint), "split": split_name, "row": row}
+            record: dict[str, Any] = {"checkpoint": name, "split": split_name, "row": row}
             record["label"] = names[int(label)] if names else float(label)
             record["prediction"] = names[int(prediction)] if names else float(prediction)
             records.append(record | {f"output_{column}": float(value) for column, value in enumerate(logits[row])})
     return metrics, records
-
-
-def _load_checkpoint(checkpoint: Path, data: DataSpec) -> tuple[PreTrainedModel, Prepared, Admission]:
-    """Load a trained classifier and the rows of a task, check that they belong together, and admit the model."""
-    from scala_lab.models.loading import load_classifier
-    from scala_lab.training.preparation import admit_model, prepare_data
-
-    prepared = prepare_data(data, str(checkpoint))
-    model = load_classifier(str(checkpoint), prepared.task, new_head=False, label_names=data.label_names)
-    return model, prepared, admit_model(model, prepared, str(checkpoint), use="predict")

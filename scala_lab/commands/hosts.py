@@ -31,7 +31,7 @@ class OnHosts:
 
 
 def parse(args: list[str]) -> OnHosts:
-    """Flags of the hosts before `--`, the command after it."""
+    """Parse flags of the hosts before `--`, and keep the command after it."""
     own, command = split_command(args)
     return replace(parse_flags(OnHosts, own, prog="scala-lab hosts"), command=command)
 

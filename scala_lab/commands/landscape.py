@@ -16,13 +16,12 @@ from scala_lab.cli import (
     check_distinct,
     check_new_folder,
     parse_with_run_data,
-    pick_device,
     result_console,
 )
 from scala_lab.curvature.landscape import LandscapeOptions, View, explore
 from scala_lab.errors import UserError
 from scala_lab.files import new_folder, write_json
-from scala_lab.machine import default_threads
+from scala_lab.machine import default_threads, pick_device
 from scala_lab.training.progress import CountBar
 
 if TYPE_CHECKING:
@@ -99,15 +98,11 @@ def _show(views: list[View], options: Landscape) -> None:
 
 
 def _cells(record: dict[str, Any]) -> dict[str, str]:
-    """The cells of a view's line by heading."""
+    """Return the cells of a view's line by heading."""
     if "other" in record:
-        cells = {
-            "loss at 0": f"{record['loss']:.4f}",
-            "loss at 1": f"{record['other_loss']:.4f}",
-            "accuracy at 0": _percent(record["accuracy"]),
-            "accuracy at 1": _percent(record["other_accuracy"]),
-            "distance": f"{record['distance']:.4g}",
-        }
+        cells = {"loss at 0": f"{record['loss']:.4f}", "loss at 1": f"{record['other_loss']:.4f}"}
+        cells |= {"accuracy at 0": _percent(record["accuracy"]), "accuracy at 1": _percent(record["other_accuracy"])}
+        cells["distance"] = f"{record['distance']:.4g}"
         return cells | ({"barrier": f"{record['barrier']:.4f}"} if "barrier" in record else {})
     cells = {"loss": f"{record['loss']:.4f}", "accuracy": _percent(record["accuracy"])}
     if "eigenvalues" in record:
@@ -126,27 +121,21 @@ def _write_folder(views: list[View], options: Landscape) -> None:
     assert options.out is not None
     from scala_lab.report.figures.style import save_figure
 
-    settings = {
-        "task": options.data.task,
-        "rows": options.over.rows,
-        "samples": options.over.samples,
-        "seed": options.over.seed,
-        "directions": options.directions,
-        "span": list(options.x_span),
-    }
+    over = options.over
+    settings = {"task": options.data.task, "rows": over.rows, "samples": over.samples, "seed": over.seed}
+    settings |= {"directions": options.directions, "span": list(options.x_span)}
     with new_folder(options.out) as folder:
         write_json(folder / "landscape.json", [{**settings, **view.record} for view in views])
-        if options.line_points:
-            _long_table(views, "line").to_csv(folder / "line.csv", index=False)
-        if options.plane_points:
-            _long_table(views, "plane").to_csv(folder / "plane.csv", index=False)
+        for name, points in (("line", options.line_points), ("plane", options.plane_points)):
+            if points:
+                _long_table(views, name).to_csv(folder / f"{name}.csv", index=False)
         for name, figure in _figures(views, options):
             save_figure(figure, folder / name)
     print(f"report: {options.out}", file=sys.stderr)
 
 
-def _long_table(views: list[View], kind: Literal["line", "plane"]) -> pd.DataFrame:
-    """The slices of all views under one another, checkpoints in the first columns."""
+def _long_table(views: list[View], kind: str) -> pd.DataFrame:
+    """Concatenate the lines or the planes of all views, checkpoints in the first columns."""
     import pandas
 
     parts = []
@@ -162,7 +151,7 @@ def _long_table(views: list[View], kind: Literal["line", "plane"]) -> pd.DataFra
 
 
 def _figures(views: list[View], options: Landscape) -> Iterator[tuple[str, Figure]]:
-    """Names and figures, all views in each."""
+    """Draw all views into each figure; yield names and figures."""
     from scala_lab.report.figures.landscape import side_by_side, slice_1d_plot
 
     first = views[0]

@@ -12,6 +12,9 @@ from scala_lab.cli import parse_flags, split_command
 from scala_lab.commands import train
 from scala_lab.errors import UserError
 
+READ_TIMEOUT = 600
+"""Seconds that a node waits for the first one, which may start later, or load its packages more slowly."""
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -63,7 +66,6 @@ def parse(args: list[str]) -> Launch:
 def run(options: Launch) -> int:
     """Check the command, write the script and print how to submit it."""
     from scala_lab.files import write_text
-    from scala_lab.sweep.slurm import Resources, sbatch_script
 
     if not options.command or options.command[0] != "train":
         raise UserError("launch: give the run after `--`, as in `scala-lab launch --nodes 2 -- train --task mnli`")
@@ -78,16 +80,7 @@ def run(options: Launch) -> int:
             raise UserError(f"launch: {flag} must be at least {minimum}, not {value}")
     if options.script.is_dir():
         raise UserError(f"launch: --script {options.script} is a folder: give the name of a file")
-    partition = [f"partition={options.partition}"] if options.partition else []
-    script = sbatch_script(
-        _train_arguments(options),
-        Resources(options.nodes, options.workers * options.cpus_per_worker, options.gpus_per_node),
-        options.workers,
-        options.restarts,
-        [*partition, f"time={options.time}", *options.options],
-        options.setup,
-    )
-    write_text(options.script, script)
+    write_text(options.script, _sbatch_script(options, _train_arguments(options)))
     print(f"written: {options.script}\nsubmit:  sbatch {shlex.quote(str(options.script))}")
     return 0
 
@@ -109,3 +102,39 @@ def _train_arguments(options: Launch) -> list[str]:
     name = spec.resolved().name  # which also checks the spec
     flags += ["--out", f"runs/{name}"] if parsed.out is None else []
     return flags if parsed.resume else [*flags, "--resume"]
+
+
+def _sbatch_script(options: Launch, train_arguments: list[str]) -> str:
+    from scala_lab.sweep.slurm import Resources, torchrun_command
+
+    resources = Resources(options.nodes, options.workers * options.cpus_per_worker, options.gpus_per_node)
+    requested = [f"{name.replace('_', '-')}={value}" for name, value in resources.parameters().items()]
+    headers = ["job-name=scala-lab", *requested, "output=scala-lab-%j.log", "open-mode=append"]
+    headers += [f"partition={options.partition}"] if options.partition else []
+    headers += [f"time={options.time}", *options.options]
+    header_lines = "\n".join(f"#SBATCH --{header}" for header in headers)
+    setup_lines = "".join(f"{line}\n" for line in options.setup)
+    limits = [f"--max-restarts={options.restarts}", f"--rdzv-conf=read_timeout={READ_TIMEOUT}"]
+    srun, torchrun = torchrun_command(resources, options.workers, '"$meeting_point"', '"$SLURM_JOB_ID"', *limits)
+    return f"""\
+#!/bin/bash
+# One task per node: a torchrun, which starts the node's workers.
+{header_lines}
+# After the loss of a node the job is queued again and goes on from the run's last saved state.
+#SBATCH --requeue
+
+set -euo pipefail
+{setup_lines}
+# Rendezvous: this script runs on the job's first node, where all workers meet, at a port of the job's own,
+# below those that the system gives to whoever asks for any.
+meeting_point="$(hostname):$((20000 + SLURM_JOB_ID % 12000))"
+
+# Elastic restart: when a worker dies, every torchrun stops its workers, all meet again and --resume goes on,
+# up to {options.restarts} times. The number of workers stays what it is: it is part of the run.
+# Each meeting gets a store of its own: in a shared one, workers that meet again can find the addresses of
+# those that are gone, and wait for them.
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+{shlex.join(srun)} \\
+  {shlex.quote(torchrun[0])} {" ".join(torchrun[1:])} \\
+  -m scala_lab train {shlex.join(train_arguments)}
+"""

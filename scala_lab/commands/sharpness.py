@@ -28,8 +28,8 @@ from scala_lab.curvature.checkpoint import (
 )
 from scala_lab.errors import UserError
 from scala_lab.files import new_folder, write_json
-from scala_lab.training.distributed import WorkerFailure, check_devices, started_by_launcher
-from scala_lab.training.progress import CountBar
+from scala_lab.machine import started_by_launcher
+from scala_lab.training.distributed import WorkerFailure, check_devices
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,10 @@ def parse(args: list[str]) -> Sharpness:
 def run(options: Sharpness) -> int:
     """Measure every checkpoint, print a table, write files; 1 if anything has not converged."""
     _check(options)
-    check_devices(options.spec)
+    check_devices(options.machine)
     try:
-        if options.spec.machine.workers > 1 and not started_by_launcher():
-            records, densities = measure_by_workers(options)
-        else:
-            records, densities = measure_sharpness(options, CountBar)
+        by_workers = options.machine.workers > 1 and not started_by_launcher()
+        records, densities = (measure_by_workers if by_workers else measure_sharpness)(options)
     except WorkerFailure as failure:
         print(f"scala-lab: error: {failure}", file=sys.stderr)
         return 1
@@ -87,7 +85,7 @@ def _check(options: Sharpness) -> None:
         raise UserError(f"--top-k {options.top_k} takes at least as many products: raise --max-products")
     if not 0 < options.tol < float("inf"):
         raise UserError(f"--tol must be positive, not {options.tol}")
-    if options.solver == "pyhessian" and options.spec.machine.workers > 1:
+    if options.solver == "pyhessian" and options.machine.workers > 1:
         raise UserError("--solver pyhessian runs in one process: leave out --workers")
     if options.density and options.out is None:
         raise UserError("--density needs --out, the folder for its figure")
@@ -119,13 +117,13 @@ def show_records(records: list[dict[str, Any]]) -> None:
 
 
 def _cells(record: dict[str, Any]) -> dict[str, str]:
-    """The cells of a checkpoint's line by heading."""
-    deviations = record["deviation"] or [None] * len(record["eigenvalues"])
+    """Return the cells of a checkpoint's line by heading."""
+    eigenvalues = [f"{value:.5g}" for value in record["eigenvalues"]]
+    if record["deviation"]:
+        pairs = zip(eigenvalues, record["deviation"], strict=True)
+        eigenvalues = [f"{value} ± {deviation:.2g}" for value, deviation in pairs]
     cells = {
-        "eigenvalues": "\n".join(
-            f"{value:.5g}" + ("" if deviation is None else f" ± {deviation:.2g}")
-            for value, deviation in zip(record["eigenvalues"], deviations, strict=True)
-        ),
+        "eigenvalues": "\n".join(eigenvalues),
         "residual": "\n".join(f"{value:.1e}" for value in record["residuals"]),
         "products": str(record["hvps"]),
         "seconds": f"{record['seconds']:.1f}",
@@ -147,7 +145,6 @@ def _eigenvalue(cell: dict[str, Any]) -> str:
 
 
 def _marked(text: str, converged: bool) -> str:
-    """A value, with a question mark where it has not converged."""
     return text if converged else f"{text} (?)"
 
 
@@ -160,19 +157,14 @@ def _write_folder(records: list[dict[str, Any]], densities: dict[str, Any], out:
 
     names = short_names([Path(record["checkpoint"]) for record in records])
     unit = records[0]["loss_unit"]
-    eigenvalues = pandas.DataFrame(
-        {
-            "checkpoint": record["checkpoint"],
-            "set": number,
-            "rank": rank,
-            "eigenvalue": value,
-            "residual": residual,
-            "converged": residual <= record["tol"],
-        }
+    rows = [
+        (record["checkpoint"], number, rank, value, residual, residual <= record["tol"])
         for record in records
         for number, entry in enumerate(record.get("sets", [record]), start=1)
         for rank, (value, residual) in enumerate(zip(entry["eigenvalues"], entry["residuals"], strict=True), start=1)
-    )
+    ]
+    columns = ["checkpoint", "set", "rank", "eigenvalue", "residual", "converged"]
+    eigenvalues = pandas.DataFrame(rows, columns=columns)
     with new_folder(out) as folder:
         eigenvalues.to_csv(folder / "sharpness.csv", index=False)
         sharpest = eigenvalues[eigenvalues["rank"] == 1].replace({"checkpoint": names})

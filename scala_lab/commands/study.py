@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -72,23 +73,19 @@ class RunStudies:
 def run(options: RunStudies) -> int:
     """List, plan, or train and report."""
     if options.list_:
-        _print_list()
+        from rich.table import Table
+
+        from scala_lab.cli import result_console
+
+        table = Table("study", "in the paper", "question")
+        for name, study in all_studies().items():
+            table.add_row(name, study.source, study.question)
+        result_console().print(table)
         return 0
     if not options.names:
         raise UserError("study needs a name, or the file of a study of your own: `scala-lab study --list` shows names")
     studies = {reference: find_study(reference) for reference in dict.fromkeys(options.names)}
     return sweep_studies(studies, options.sweep, ["study", *studies])
-
-
-def _print_list() -> None:
-    from rich.table import Table
-
-    from scala_lab.cli import result_console
-
-    table = Table("study", "in the paper", "question")
-    for name, study in all_studies().items():
-        table.add_row(name, study.source, study.question)
-    result_console().print(table)
 
 
 def sweep_studies(studies: Mapping[str, Study], options: SweepOptions, command: Sequence[str]) -> int:
@@ -102,16 +99,15 @@ def sweep_studies(studies: Mapping[str, Study], options: SweepOptions, command: 
     manifest = _manifest(studies, options, command)
     profile, store = manifest.load_profile(), RunStore(options.store)
     cells = {study.name: study.cells(profile) for study in studies.values()}
-    all_cells = [cell for study_cells in cells.values() for cell in study_cells]
     if options.dry_run:
-        _print_plan(cells, all_cells, store, options.processes)
+        _print_plan(cells, store, options.processes)
         return 0
     out = options.out or Path("reports") / options.profile
     present = check_report_folder(out, manifest)
     if present is not None:
         others = [reference for reference in present.studies if reference not in studies]
         manifest = replace(manifest, studies=_in_page_order([*studies, *others]))
-    records = _train(all_cells, store, options)
+    records = _train(list(chain(*cells.values())), store, options)
     failed = [record["status"] for record in (*records.runs.values(), *records.measurements.values())].count("failed")
     if present is not None:
         old = Records.read(out)
@@ -170,17 +166,14 @@ def _in_page_order(references: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(references, key=position))
 
 
-def _print_plan(
-    cells: Mapping[str, Sequence[Cell]], all_cells: Sequence[Cell], store: RunStore, processes: int | None
-) -> None:
+def _print_plan(cells: Mapping[str, Sequence[Cell]], store: RunStore, processes: int | None) -> None:
     """Print runs, steps, forward passes and time of each study and of all, and how much of it is done."""
     from rich.table import Table
 
     from scala_lab.cli import result_console
-    from scala_lab.sweep.cost import estimate
-    from scala_lab.sweep.progress import describe_seconds
+    from scala_lab.sweep.cost import describe_seconds, estimate
 
-    table = Table("study")
+    table, all_cells = Table("study"), list(chain(*cells.values()))
     for heading in ("runs", "measurements", "steps", "forward passes", "time here"):
         table.add_column(heading, justify="right")
     for name, group in (*cells.items(), ("all, shared runs once", all_cells)):

@@ -7,7 +7,7 @@ import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scala_lab.cli import parse_flags, result_console
 from scala_lab.config import RunSpec
@@ -72,19 +72,16 @@ def run(options: Train, launcher: WorkerLauncher | None = None) -> int:
 
     if not options.save_every >= 0:  # refuses nan too
         raise UserError(f"--save-every must be at least 0, not {options.save_every:g}")
-    locate_model(options.spec.encoder.model)
+    locate_model(options.spec.encoder.model)  # before the name, which needs a valid path
     out = options.out or Path("runs") / options.spec.resolved().name
     present = read_run(out)
+    how: dict[str, Any] = {
+        "resume": options.resume,
+        "save_every": options.save_every,
+        "tensorboard": options.tensorboard,
+    }
     try:
-        result = train(
-            options.spec,
-            out,
-            resume=options.resume,
-            progress=True,
-            save_every=options.save_every,
-            tensorboard=options.tensorboard,
-            launcher=launcher,
-        )
+        result = train(options.spec, out, progress=True, launcher=launcher, **how)
     except WorkerFailure as failure:
         print(f"scala-lab: error: {failure}", file=sys.stderr)
         return 1
@@ -109,11 +106,9 @@ def show_result(result: RunResult, already_finished: bool) -> None:
         table.add_row("diverged", f"{why} of {record['steps']}")
     for split, metrics in result.metrics.items():
         table.add_row(split, describe_metrics({split: metrics}).removeprefix(f"{split} "))
-    if record.get("best"):
-        best = record["best"]
+    if best := record.get("best"):
         table.add_row("best epoch", f"{best['epoch']:g}: {describe_metrics(best['metrics'])}")
-    if record.get("timing"):
-        timing = record["timing"]
+    if timing := record.get("timing"):
         table.add_row(
             "training",
             f"{record['steps_done']} steps of {result.spec.batches.batch_size} in {timing['train_seconds']:.1f} s, "

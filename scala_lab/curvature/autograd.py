@@ -37,9 +37,9 @@ class QuickLayers(TorchFunctionMode):
         named = kwargs or {}
         if torch.is_grad_enabled():
             if function is functional.linear and not named and args[1] in self.weights:
-                return Linear.apply(*args)
+                return _Linear.apply(*args)
             if function is functional.gelu and not named:
-                return Gelu.apply(*args)
+                return _Gelu.apply(*args)
             if function is functional.layer_norm and len(args[1]) == 1:
                 return _layer_norm(*args, **named)
         causal, attention = named.get("is_causal"), functional.scaled_dot_product_attention
@@ -53,7 +53,7 @@ def _layer_norm(
 ) -> Any:
     if weight is None or bias is None:
         return functional.layer_norm(inputs, shape, weight, bias, eps)
-    return LayerNorm.apply(inputs, weight, bias, eps)
+    return _LayerNorm.apply(inputs, weight, bias, eps)
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **named: Any) -> Tensor:
@@ -64,24 +64,21 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | No
     return output.expand(*query.shape[:-1], -1)
 
 
-class Gelu(Function):
+class _Gelu(Function):
     """x times the normal distribution function at x, with derivatives that are computed once, not in every product.
 
     A product passes each activation twice, and needs its first and second derivative at inputs that never change. torch
-    saves the inputs and computes both anew, in a dozen passes over the widest tensors of the model. Here the graph of a
-    gradient stores the two derivatives, and a product multiplies by them.
+    computes both anew, in a dozen passes over the widest tensors of the model; here the gradient's graph stores them.
     """
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor) -> Tensor:
-        """Return the activation."""
         ctx.save_for_backward(inputs)
         ctx.first = None
         return functional.gelu(inputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        """Return the derivative by the inputs; a pass that builds a graph stores the activation's for later ones."""
         (grad,) = grads
         (inputs,) = ctx.saved_tensors
         if torch.is_grad_enabled():
@@ -106,7 +103,7 @@ class _GeluGradient(Function):
         return vector * first, vector * second, None
 
 
-class LayerNorm(Function):
+class _LayerNorm(Function):
     """LayerNorm over the last axis, with its second derivative written out.
 
     With x^ = (x - mean) r the normalised inputs, r = 1 / sqrt(variance + eps), and P(u) = r (u - mean(u) - x^ mean(u
@@ -124,14 +121,12 @@ class LayerNorm(Function):
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        """Return the normalised tokens times weight, plus bias."""
         outputs, mean, rstd = torch.native_layer_norm(inputs, [inputs.shape[-1]], weight, bias, eps)
         ctx.save_for_backward(inputs, mean, rstd, weight, bias)
         return outputs
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        """Return the derivatives by inputs, weight and bias."""
         (grad,) = grads
         inputs, mean, rstd, weight, bias = ctx.saved_tensors
         if torch.is_grad_enabled():
@@ -215,35 +210,29 @@ def _weight_gradient(weight: Tensor, left: Tensor, right: Tensor) -> Tensor | No
 
 
 def _bias_gradient(bias: Tensor | None, rows: Tensor) -> Tensor | None:
-    """Add the sum of rows to that of a bias, or return it where there are no sums."""
     sums = getattr(_thread, "sums", None)
-    if bias is None:
-        return None
     if sums is None:
-        return rows.sum(0)
+        return None if bias is None else rows.sum(0)
     if bias in sums:
         sums[bias] += rows.sum(0)
     return None
 
 
-class Linear(Function):
+class _Linear(Function):
     """x W^T + b, whose share of a product is added to the sum over all shards as it is computed.
 
-    Most of a Hessian product is linear layers. For the gradient g of the loss by the outputs, the product with v has a
-    part in W from the gradient's own graph and a part from the model's, g^T r + h^T x with r and h from the layers
-    around. autograd writes each part for each shard into a new tensor of W's size and adds them up one by one. Here a
-    matrix product accumulates into the sum, and what reaches g is collected in the same way.
+    For the gradient g of the loss by the outputs, the product with v has a part in W from the gradient's own graph and
+    a part from the model's, g^T r + h^T x with r and h from the layers around. autograd writes each part for each shard
+    into a new tensor of W's size and adds them up. Here a matrix product accumulates into the sum.
     """
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Return the outputs."""
         ctx.save_for_backward(inputs, weight, bias)
         return functional.linear(inputs, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        """Return the derivatives by inputs, weight and bias."""
         inputs, weight, bias = ctx.saved_tensors
         (grad,) = grads
         if torch.is_grad_enabled():

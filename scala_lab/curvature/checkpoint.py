@@ -1,7 +1,6 @@
 """The curvature of saved checkpoints over fixed, seeded rows, measured by one process or by several workers.
 
-`scala-lab sharpness` and `landscape`, the studies and the benchmarks load checkpoints and choose rows here. The rows
-depend on the task, their number and the seed alone: two methods are compared on the same samples.
+The rows depend on the task, their number and the seed alone: two methods are compared on the same samples.
 """
 
 from __future__ import annotations
@@ -11,11 +10,10 @@ import pickle
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -27,11 +25,11 @@ from scala_lab.curvature.eigensolvers import EigenResult, top_eigenpairs
 from scala_lab.curvature.operator import HessianOperator
 from scala_lab.data.tokens import Padding, TokenSplit, collate, cut_by_length
 from scala_lab.errors import UserError
-from scala_lab.machine import launched_workers
+from scala_lab.machine import launched_workers, warn_of_crowded_cores
 from scala_lab.models.loading import load_classifier, to_float64
-from scala_lab.training.distributed import World, join_world, run_workers, warn_of_crowded_cores
+from scala_lab.training.distributed import World, join_world, run_workers, work
 from scala_lab.training.preparation import Prepared, admit_model, prepare, prepare_data
-from scala_lab.training.worker import work
+from scala_lab.training.progress import CountBar
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -112,11 +110,9 @@ def load_with_samples(
 
 
 def load_run(run: RunResult, samples: int, sets: int = 1, seed: int = 0) -> Loaded:
-    """Load a finished run's checkpoint with disjoint sets of the rows that it was trained on.
-
-    The run's label names are those of the model that it started from; its checkpoint has the task's.
-    """
+    """Load a finished run's checkpoint with disjoint sets of the rows that it was trained on."""
     device = torch.device("cuda" if run.spec.machine.device == "cuda" else "cpu")
+    # the spec's label names are those of the model that the run started from; its checkpoint has the task's
     data, options = replace(run.spec.data, label_names=()), SampleOptions(samples, seed=seed)
     return load_with_samples(run.checkpoint, data, options, device, prepared=prepare(run.spec), repeats=sets)
 
@@ -169,37 +165,23 @@ class SharpnessOptions:
     """Processes that share the rows: each multiplies its own, one all-reduce per product; torchrun works as well."""
 
     @property
-    def spec(self) -> RunSpec:
-        """The machine's share of the options, resolved and checked as for a run."""
+    def machine(self) -> MachineSpec:
+        """Workers, threads and device, resolved."""
         workers, threads = launched_workers(self.workers), self.over.threads or None
-        machine = MachineSpec(workers=workers, threads=threads, device=self.over.device)
-        return RunSpec(data=self.data, machine=machine).override(batch_size=max(1, workers)).resolved()
-
-
-class ProgressBar(Protocol):
-    """Shows how many products, or points of a landscape, have been computed for a checkpoint."""
-
-    def start(self, title: str, unit: Literal["products", "points"], /, total: int | None = None) -> None:
-        """Begin to count for another checkpoint."""
-
-    def advance(self) -> None:
-        """Count one."""
+        return MachineSpec(workers, threads, self.over.device).resolved()
 
 
 Results = tuple[list[dict[str, Any]], dict[str, "DensityResult"]]
 """One record per checkpoint, ready for JSON, and the densities that were requested, by checkpoint."""
 
 
-def measure_sharpness(options: SharpnessOptions, progress: Callable[[bool], AbstractContextManager[Any]]) -> Results:
-    """Measure every checkpoint, as the only process or as one of several workers, which all return the same.
-
-    `progress` makes a `ProgressBar`, which is shown or not.
-    """
+def measure_sharpness(options: SharpnessOptions) -> Results:
+    """Measure every checkpoint, as the only process or as one of several workers, which all return the same."""
     records: list[dict[str, Any]] = []
     densities: dict[str, DensityResult] = {}
-    world = join_world(options.spec)
+    world = join_world(options.machine)
     try:
-        with progress(world.leads) as bar:
+        with CountBar(world.leads) as bar:
             for checkpoint in options.checkpoints:
                 record, density = _measure_checkpoint(options, checkpoint, world, bar)
                 records.append(record)
@@ -214,32 +196,30 @@ def measure_by_workers(options: SharpnessOptions) -> Results:
     """Start the workers and return the results of the first one; all have the same."""
     with tempfile.TemporaryDirectory(prefix="scala-lab-") as folder:
         Path(folder, "options").write_bytes(pickle.dumps(options))
-        run_workers("scala_lab.curvature.checkpoint", {"folder": folder}, options.spec.machine)
+        run_workers("scala_lab.curvature.checkpoint", {"folder": folder}, options.machine)
         return pickle.loads(Path(folder, "results").read_bytes())
 
 
 def _worker(job: dict[str, Any]) -> None:
-    from scala_lab.training.progress import CountBar
-
     folder = Path(job["folder"])
-    results = measure_sharpness(pickle.loads((folder / "options").read_bytes()), CountBar)
+    results = measure_sharpness(pickle.loads((folder / "options").read_bytes()))
     if os.environ["RANK"] == "0":
         (folder / "results").write_bytes(pickle.dumps(results))
 
 
 def _measure_checkpoint(
-    options: SharpnessOptions, checkpoint: Path, world: World, bar: ProgressBar
+    options: SharpnessOptions, checkpoint: Path, world: World, bar: CountBar
 ) -> tuple[dict[str, Any], DensityResult | None]:
     """Return the record of a checkpoint, and the density of its first set of rows.
 
-    With several sets of rows, `eigenvalues` is the mean over them and `deviation` their standard deviation; each
-    set's own values stand under `sets`.
+    With several sets of rows, `eigenvalues` is the mean over them, `deviation` their standard deviation, and `sets` has
+    the values of each.
     """
     over = options.over
     share: dict[str, Any] = {"repeats": options.repeats, "rank": world.rank, "workers": world.size}
     loaded = load_with_samples(checkpoint, options.data, over, world.device, **share)
     if world.leads and checkpoint == options.checkpoints[0]:
-        warn_of_crowded_cores(options.spec)
+        warn_of_crowded_cores(options.machine.device, options.machine.workers, options.machine.threads or 1)
     group = dist.group.WORLD if world.size > 1 else None
     sets, density = [], None
     for number, batches in enumerate(loaded.sets, start=1):
@@ -249,7 +229,7 @@ def _measure_checkpoint(
         loss = op.loss()
         if not np.isfinite(loss):
             raise UserError(f"{checkpoint}: the mean loss over these rows is {loss}, which has no curvature")
-        top = _top_eigenpairs(options, loaded.model, batches, op, bar)
+        top = _top_eigenpairs(options, loaded.model, batches, op)
         entry = top.record() | {"seconds": time.perf_counter() - started}
         entry |= ({"note": top.note} if top.note else {}) | _extras(options, loaded.model, op, top)
         if options.density and number == 1:
@@ -261,11 +241,7 @@ def _measure_checkpoint(
 
 
 def _top_eigenpairs(
-    options: SharpnessOptions,
-    model: torch.nn.Module,
-    batches: list[dict[str, torch.Tensor]],
-    op: HessianOperator,
-    bar: ProgressBar,
+    options: SharpnessOptions, model: torch.nn.Module, batches: list[dict[str, torch.Tensor]], op: HessianOperator
 ) -> EigenResult:
     k, tol, seed = options.top_k, options.tol, options.over.seed
     if k > op.space.touched_size:
@@ -274,7 +250,7 @@ def _top_eigenpairs(
         from scala_lab.curvature.pyhessian_check import pyhessian_top
 
         iterations = max(1, options.max_products // k)
-        return pyhessian_top(model, batches, k, tol, iterations, seed, op=op, on_product=bar.advance)
+        return pyhessian_top(model, batches, k, tol, iterations, seed, op=op, on_product=op.on_product)
     return top_eigenpairs(op, k, tol, solver=options.solver, max_products=options.max_products, seed=seed)
 
 
@@ -300,13 +276,10 @@ def _extras(options: SharpnessOptions, model: torch.nn.Module, op: HessianOperat
 
 def _combine_sets(options: SharpnessOptions, checkpoint: Path, unit: str, sets: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the record of a checkpoint from those of its sets of rows."""
-    values = np.array([entry["eigenvalues"] for entry in sets])
+    values, over = np.array([entry["eigenvalues"] for entry in sets]), options.over
+    record = {"checkpoint": str(checkpoint), "task": options.data.task, "rows": over.rows, "samples": over.samples}
     extras = ("smallest", "trace", "layers", "kappa_alpha", "note")
-    return {
-        "checkpoint": str(checkpoint),
-        "task": options.data.task,
-        "rows": options.over.rows,
-        "samples": options.over.samples,
+    return record | {
         "solver": options.solver,
         "tol": options.tol,
         "eigenvalues": values.mean(0).tolist(),
@@ -324,23 +297,18 @@ def _combine_sets(options: SharpnessOptions, checkpoint: Path, unit: str, sets: 
 
 def all_converged(record: dict[str, Any]) -> bool:
     """Return whether everything that was requested, over every set, is within its tolerance."""
-    return all(
-        part["converged"]
-        for entry in record.get("sets", [record])
-        for part in (
-            entry,
-            *entry.get("layers", {}).values(),
-            *(entry[name] for name in ("smallest", "trace") if name in entry),
-        )
-    )
+    parts = []
+    for entry in record.get("sets", [record]):
+        parts += [entry, *entry.get("layers", {}).values()]
+        parts += [entry[name] for name in ("smallest", "trace") if name in entry]
+    return all(part["converged"] for part in parts)
 
 
 def short_names(checkpoints: Sequence[Path]) -> dict[str, str]:
     """Return what figures call the checkpoints: their paths from the folder that they have in common.
 
-    Example:
-        >>> short_names([Path("runs/seed-0/plain"), Path("runs/seed-0/scala")])
-        {'runs/seed-0/plain': 'plain', 'runs/seed-0/scala': 'scala'}
+    >>> short_names([Path("runs/seed-0/plain"), Path("runs/seed-0/scala")])
+    {'runs/seed-0/plain': 'plain', 'runs/seed-0/scala': 'scala'}
     """
     paths = [Path(os.path.abspath(checkpoint)) for checkpoint in checkpoints]
     common = os.path.commonpath([path.parent for path in paths])

@@ -30,24 +30,15 @@ CHUNK = 1 << 13
 
 @dataclass(frozen=True)
 class EigenResult:
-    """As many eigenpairs as were requested, each with its residual.
+    """Eigenpairs with their residuals, and the number of Hessian-vector products that they took."""
 
-    Attributes:
-        eigenvalues: Largest first, or most negative first.
-        touched_eigenvectors: Touched unit vectors, one per row; `eigenvectors` gives them over all parameters.
-        residuals: ||H v - lambda v|| / |lambda| of each pair.
-        hvps: Hessian-vector products spent.
-        tol: Largest residual of a converged pair.
-        note: What a reader should know, such as a shift that was needed; '' for nothing.
-    """
-
-    eigenvalues: np.ndarray
-    touched_eigenvectors: Tensor
-    residuals: np.ndarray
+    eigenvalues: np.ndarray  # largest first, or most negative first
+    touched_eigenvectors: Tensor  # unit vectors as rows; `eigenvectors` has them over all parameters
+    residuals: np.ndarray  # ||H v - lambda v|| / |lambda| of each pair
     hvps: int
-    tol: float
+    tol: float  # largest residual of a converged pair
     space: ParameterSpace
-    note: str = ""
+    note: str = ""  # what a reader should know, such as a shift that was needed
 
     @property
     def converged(self) -> bool:
@@ -84,16 +75,11 @@ def top_eigenpairs(
     max_products: int = 300,
     seed: int = 0,
 ) -> EigenResult:
-    """Compute the k largest (or most negative) eigenvalues of H and their eigenvectors.
+    """Compute the k largest eigenvalues of H, or smallest (most negative) ones, and their eigenvectors.
 
-    Args:
-        op: The operator.
-        k: How many pairs.
-        tol: Largest residual ||H v - lambda v|| / |lambda| of a converged pair.
-        which: largest, or smallest for the most negative ones.
-        solver: lanczos (few products, all pairs at once), or power (the paper's; one pair after another).
-        max_products: Stop after this many, converged or not.
-        seed: Of the start vector: random for power, random and along the gradient for lanczos.
+    A pair has converged if its residual ||H v - lambda v|| / |lambda| is at most `tol`; the solver stops after
+    `max_products` in any case. `lanczos` takes few products for all pairs at once; `power`, the paper's solver, finds
+    one pair after another. The start vector is random by `seed`, for Lanczos in part the gradient.
     """
     if not 1 <= k <= op.space.touched_size:
         raise UserError(f"k must be between 1 and {op.space.touched_size}, not {k}")
@@ -108,8 +94,8 @@ def top_eigenpairs(
 def lanczos(op: HessianOperator, k: int, tol: float, which: Which, max_products: int, seed: int) -> EigenResult:
     """Lanczos from a start of equal parts gradient and random vector; see `top_eigenpairs`.
 
-    In trained networks the gradient lies among the top eigenvectors: on a fine-tuned encoder this start saves two of 24
-    products for the five largest eigenvalues. The random part keeps every eigenvector within reach.
+    In trained networks the gradient lies among the top eigenvectors, which saves a product or two in 24. The random
+    part keeps every eigenvector within reach.
     """
     start, gradient = random_start(op, seed), op.gradient()
     length = norm(gradient)
@@ -154,7 +140,7 @@ class KrylovBasis:
     and Parlett: twice is enough), which keeps V_m orthonormal to rounding: no eigenvalue appears twice, and the
     residual formula stays true.
 
-    The vectors are rows of blocks: orthogonalising is a few matrix-vector products, and growing copies nothing.
+    The vectors are rows of blocks, so that orthogonalising is a few matrix-vector products and growing copies nothing.
     """
 
     def __init__(self, op: HessianOperator, start: Tensor, block_rows: int = 16) -> None:
@@ -202,10 +188,7 @@ class KrylovBasis:
         self._append(start.div_(norm(start)))
 
     def ritz_pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return T's eigenvalues theta ascending, its eigenvectors as columns, and each error ||H x - theta x||.
-
-        The error is |beta_m s_m|, but never less than the rounding of the vectors, eps * ||T||.
-        """
+        """Return T's eigenvalues ascending, eigenvectors as columns, and errors |beta_m s_m|, at least eps * ||T||."""
         values, vectors = eigh_tridiagonal(np.array(self.alphas), np.array(self.betas[:-1]))
         rounding = torch.finfo(self.op.dtype).eps * np.abs(values).max()
         return values, vectors, np.maximum(abs(self.betas[-1] * vectors[-1]), rounding)
@@ -238,74 +221,61 @@ class KrylovBasis:
 
 
 def power_iteration(op: HessianOperator, k: int, tol: float, which: Which, max_products: int, seed: int) -> EigenResult:
-    """Power iteration with deflation, the paper's method: one pair after another; see `top_eigenpairs`.
+    """Power iteration with deflation, the paper's method; see `top_eigenpairs`.
 
     It finds the eigenvalue of largest magnitude first. When that one has the wrong sign (negative while the largest is
     requested), it starts again with H + s I, s a little more than that magnitude, and the result's note says so.
-    Further pairs are sought orthogonal to the earlier ones. An error in an early vector would stay in all later ones,
-    so values and residuals are those of the best combinations of all vectors (Rayleigh-Ritz), without further products.
+    An error in an early vector would stay in all later ones, which are orthogonal to it, so values and residuals are
+    those of the best combinations of all vectors (Rayleigh-Ritz), without further products.
     """
-    power = _PowerIteration(op, 1.0 if which == "largest" else -1.0, tol)
+    sign = 1.0 if which == "largest" else -1.0
+    vectors: list[Tensor] = []
+    products: list[Tensor] = []
+    spent, shift, note = 0, 0.0, ""
     for index in range(k):
-        reserved = k - index - 1
-        power.find_next(random_start(op, seed + index), max_products - reserved)
-    values, vectors, residuals = power.ritz_pairs()
-    return EigenResult(values, vectors, residuals, power.spent, tol, op.space, power.note)
-
-
-class _PowerIteration:
-    """The vectors so far with their products, and the iteration for the next one."""
-
-    def __init__(self, op: HessianOperator, sign: float, tol: float) -> None:
-        self.op, self.sign, self.tol = op, sign, tol
-        self.vectors: list[Tensor] = []
-        self.products: list[Tensor] = []
-        self.spent, self.shift, self.note = 0, 0.0, ""
-
-    def find_next(self, start: Tensor, max_products: int) -> None:
-        """Iterate v <- (sign * H + shift) v until every pair has converged, or `max_products` are spent in all.
-
-        A pair of the wrong sign is never kept, even when no product is left to look for the right one.
-        """
-        vectors, products = self.vectors, self.products
-        vector = self._orthogonalised(start, vectors)
-        first: tuple[Tensor, Tensor] | None = None
+        later_pairs = k - index - 1
+        start = random_start(op, seed + index)
+        vector, first = _orthogonalised(start, vectors), None
         while True:
-            product = self.op.multiply(vector)
-            self.spent += 1
+            product = op.multiply(vector)
+            spent += 1
             first = first or (vector, product)
-            self.vectors, self.products = [*vectors, vector], [*products, product]
-            converged = bool((self.ritz_pairs()[2] <= self.tol).all())
-            value = dot(vector, product)
-            wrong_sign = converged and self.sign * value < 0 and self.shift < abs(value)
-            if wrong_sign and self.spent >= max_products:
-                self.vectors, self.products = [*vectors, first[0]], [*products, first[1]]
-            if self.spent >= max_products or (converged and not wrong_sign):
-                return
+            residuals = _ritz_pairs([*vectors, vector], [*products, product], sign)[2]
+            converged, value = bool((residuals <= tol).all()), dot(vector, product)
+            wrong_sign = converged and sign * value < 0 and shift < abs(value)
+            if spent >= max_products - later_pairs or (converged and not wrong_sign):
+                break
             if wrong_sign:
-                self.shift = 1.01 * abs(value)
-                self.note = f"the eigenvalue of largest magnitude is {value:.6g}: shifted by {self.shift:.6g}"
-                vector = self._orthogonalised(start, vectors)
+                shift = 1.01 * abs(value)
+                note = f"the eigenvalue of largest magnitude is {value:.6g}: shifted by {shift:.6g}"
+                vector = _orthogonalised(start, vectors)
             else:
-                vector = self._orthogonalised(self.sign * product + self.shift * vector, vectors)
+                vector = _orthogonalised(sign * product + shift * vector, vectors)
+        if wrong_sign:  # no product is left to look for the right one
+            vector, product = first
+        vectors.append(vector)
+        products.append(product)
+    values, best, residuals = _ritz_pairs(vectors, products, sign)
+    return EigenResult(values, best, residuals, spent, tol, op.space, note)
 
-    def ritz_pairs(self) -> tuple[np.ndarray, Tensor, np.ndarray]:
-        """Return values in the requested order, unit vectors as rows, and residuals."""
-        vectors, products = torch.stack(self.vectors), torch.stack(self.products)
-        small = inner_products(vectors, products).cpu().numpy()
-        values, rotation = np.linalg.eigh((small + small.T) / 2)
-        order = np.argsort(-self.sign * values)
-        values = values[order]
-        weights = torch.as_tensor(rotation[:, order].T.copy()).to(vectors)
-        vectors, products = weights @ vectors, weights @ products
-        rests = products - torch.as_tensor(values).to(vectors)[:, None] * vectors
-        return values, vectors, _relative(np.array([norm(rest) for rest in rests]), values)
 
-    @staticmethod
-    def _orthogonalised(vector: Tensor, others: list[Tensor]) -> Tensor:
-        for other in others:
-            vector = vector - dot(other, vector) * other
-        return vector / norm(vector)
+def _ritz_pairs(vectors: list[Tensor], products: list[Tensor], sign: float) -> tuple[np.ndarray, Tensor, np.ndarray]:
+    """Return values in the requested order, unit vectors as rows, and residuals."""
+    V, HV = torch.stack(vectors), torch.stack(products)
+    small = inner_products(V, HV).cpu().numpy()
+    values, rotation = np.linalg.eigh((small + small.T) / 2)
+    order = np.argsort(-sign * values)
+    values = values[order]
+    weights = torch.as_tensor(rotation[:, order].T.copy()).to(V)
+    V, HV = weights @ V, weights @ HV
+    rests = HV - torch.as_tensor(values).to(V)[:, None] * V
+    return values, V, _relative(np.array([norm(rest) for rest in rests]), values)
+
+
+def _orthogonalised(vector: Tensor, others: list[Tensor]) -> Tensor:
+    for other in others:
+        vector = vector - dot(other, vector) * other
+    return vector / norm(vector)
 
 
 def inner_products(left: Tensor, right: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from scala_lab.config import DataSpec
-from scala_lab.curvature.checkpoint import Loaded, ProgressBar, SampleOptions, load_with_samples, short_names
+from scala_lab.curvature.checkpoint import Loaded, SampleOptions, load_with_samples, short_names
 from scala_lab.curvature.eigensolvers import EigenResult, top_eigenpairs
 from scala_lab.curvature.loss import is_regression, on_device, without_labels
 from scala_lab.curvature.operator import HessianOperator
@@ -28,6 +28,8 @@ from scala_lab.optim.build import undecayed_names
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from scala_lab.training.progress import CountBar
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,10 @@ def eigenvector_directions(result: EigenResult, gradient: Tensor | None = None) 
     The sign of an eigenvector is arbitrary; with the gradient of the loss, as a touched vector, each one points to
     where the loss rises, which makes several models comparable.
     """
-    parameters, directions = result.space.parameters, []
+    directions = []
     for number, touched in enumerate(result.touched_eigenvectors, start=1):
         downhill = gradient is not None and float(touched @ gradient) < 0
-        full = result.space.full(-touched if downhill else touched)
-        flat = zip(parameters.items(), full.split([value.numel() for value in parameters.values()]), strict=True)
-        parts = {name: part.view_as(value) for (name, value), part in flat}
+        parts = result.space.named_parts(result.space.full(-touched if downhill else touched))
         directions.append(Direction(f"distance along eigenvector {number} (units of weight)", parts))
     return directions
 
@@ -104,15 +104,9 @@ def slice_1d(
     *,
     on_point: Callable[[], None] | None = None,
 ) -> pd.DataFrame:
-    """Compute mean loss and accuracy at evenly spaced positions along a line.
+    """Compute mean loss and accuracy at `steps` evenly spaced positions along a line, both ends of `span` included.
 
-    Args:
-        model: The checkpoint, at position 0; every pass runs in eval mode.
-        batches: Dicts as the model takes them, `labels` included; of any size, also unequal.
-        direction: Along which; position 1 is one length of it away.
-        steps: Positions, both ends included; an odd number over a symmetric span includes the checkpoint itself.
-        span: First and last position.
-        on_point: Called after every point, for progress bars.
+    The model is at position 0 and runs in eval mode; its batches have `labels` and may be of unequal size.
 
     Returns:
         Columns position, loss (nats, or squared error for regression), accuracy (0 to 1; nan for regression).
@@ -130,13 +124,9 @@ def slice_2d(
     y_span: tuple[float, float] | None = None,
     on_point: Callable[[], None] | None = None,
 ) -> pd.DataFrame:
-    """Compute mean loss and accuracy on a grid of steps * steps points; see `slice_1d`.
+    """Compute mean loss and accuracy on a grid of steps * steps points, x fastest; see `slice_1d`.
 
-    The directions of x and y are used as they are: not made orthogonal or of one length. `y_span` is that of x by
-    default.
-
-    Returns:
-        Columns x, y, loss, accuracy; x runs fastest.
+    The directions of x and y are used as they are: not made orthogonal or of one length. `y_span` is by default `span`.
     """
     points = [(x, y) for y in _positions(steps, y_span or span) for x in _positions(steps, span)]
     return _slice(model, batches, dict(zip("xy", directions, strict=True)), points, on_point)
@@ -153,54 +143,46 @@ def _slice(
     batches: Iterable[Mapping[str, Any]],
     axes: Mapping[str, Direction],
     points: Sequence[tuple[float, ...]],
-    on_point: Callable[[], None] | None,
+    on_point: Callable[[], None] | None = None,
 ) -> pd.DataFrame:
+    """Compute mean loss and accuracy at some points; at 0 the weights are the model's own."""
     import pandas as pd
 
-    surface = _Surface(model, batches, list(axes.values()))
-    rows = []
-    for point in points:
-        rows.append((*point, *surface.at(*point)))
-        if on_point is not None:
-            on_point()
+    weights = {name: weight.detach() for name, weight in model.named_parameters()}
+    for name, part in (item for direction in axes.values() for item in direction.parts.items()):
+        if name not in weights or part.shape != weights[name].shape:
+            raise UserError(f"the direction is not one of this model: {name} is not there or of another shape")
+    batches = on_device(batches, next(iter(weights.values())).device)
+    samples = sum(len(batch["labels"]) for batch in batches if "labels" in batch)
+    if samples == 0 or any("labels" not in batch for batch in batches):
+        raise UserError("a slice needs at least one sample, and labels in every batch")
+    regression = is_regression(model, [batch["labels"] for batch in batches])
+    rows, training = [], model.training
+    model.eval()
+    try:
+        for point in points:
+            moved = _moved(weights, zip(axes.values(), point, strict=True))
+            loss, correct = 0.0, 0
+            with torch.inference_mode():
+                for batch in batches:
+                    logits = functional_call(model, moved, args=(), kwargs=without_labels(batch)).logits
+                    loss += float(task_loss(logits, batch["labels"], regression).double().sum())
+                    correct += int(correct_answers(logits, batch["labels"], regression))
+            rows.append((*point, loss / samples, float("nan") if regression else correct / samples))
+            if on_point is not None:
+                on_point()
+    finally:
+        model.train(training)
     return pd.DataFrame(rows, columns=[*axes, "loss", "accuracy"])
 
 
-class _Surface:
-    """Mean loss and accuracy as a function of the position."""
-
-    def __init__(self, model: nn.Module, batches: Iterable[Mapping[str, Any]], directions: Sequence[Direction]) -> None:
-        self.model, self.directions = model, directions
-        self.weights = {name: weight.detach() for name, weight in model.named_parameters()}
-        for direction in directions:
+def _moved(weights: Mapping[str, Tensor], position: Iterable[tuple[Direction, float]]) -> dict[str, Tensor]:
+    moved = dict(weights)
+    for direction, distance in position:
+        if distance != 0:
             for name, part in direction.parts.items():
-                if name not in self.weights or part.shape != self.weights[name].shape:
-                    raise UserError(f"the direction is not one of this model: {name} is not there or of another shape")
-        self.batches = on_device(batches, next(iter(self.weights.values())).device)
-        self.samples = sum(len(batch["labels"]) for batch in self.batches if "labels" in batch)
-        if self.samples == 0 or any("labels" not in batch for batch in self.batches):
-            raise UserError("a slice needs at least one sample, and labels in every batch")
-        self.regression = is_regression(model, [batch["labels"] for batch in self.batches])
-
-    def at(self, *position: float) -> tuple[float, float]:
-        """Return mean loss and accuracy there; at 0 the weights are the model's own."""
-        weights = dict(self.weights)
-        for direction, distance in zip(self.directions, position, strict=True):
-            if distance != 0:
-                for name, part in direction.parts.items():
-                    weights[name] = weights[name] + distance * part.to(weights[name])
-        loss, correct = 0.0, 0
-        training = self.model.training
-        self.model.eval()
-        try:
-            with torch.inference_mode():
-                for batch in self.batches:
-                    logits = functional_call(self.model, weights, args=(), kwargs=without_labels(batch)).logits
-                    loss += float(task_loss(logits, batch["labels"], self.regression).double().sum())
-                    correct += int(correct_answers(logits, batch["labels"], self.regression))
-        finally:
-            self.model.train(training)
-        return loss / self.samples, float("nan") if self.regression else correct / self.samples
+                moved[name] = moved[name] + distance * part.to(moved[name])
+    return moved
 
 
 @dataclass(frozen=True)
@@ -233,38 +215,40 @@ class LandscapeOptions:
 
     @property
     def y_span(self) -> tuple[float, float]:
-        """First and last position across: as far as along, but around 0 where x runs from one model to another."""
+        """First and last position of y: as far as x, but around 0 where x runs from one model to another."""
         low, high = self.x_span
         return ((low - high) / 2, (high - low) / 2) if self.directions == "between" else (low, high)
 
 
 @dataclass(frozen=True)
 class View:
-    """Loss and accuracy around one checkpoint, or between two: slices, with the labels of x and y and the loss's unit.
-
-    The record has the checkpoints, their loss and accuracy, and the evidence for the directions, ready for JSON.
-    """
+    """Loss and accuracy around one checkpoint, or between two."""
 
     name: str
-    record: dict[str, Any]
-    directions: tuple[str, str]
+    record: dict[str, Any]  # checkpoints, their loss and accuracy, residuals of the directions; ready for JSON
+    directions: tuple[str, str]  # labels of x and y
     lines: list[pd.DataFrame]
     plane: pd.DataFrame | None
-    unit: str
+    unit: str  # of the loss
 
 
-def explore(options: LandscapeOptions, device: torch.device, bar: ProgressBar) -> list[View]:
+def explore(options: LandscapeOptions, device: torch.device, bar: CountBar) -> list[View]:
     """Return one view per checkpoint, or per checkpoint after the first for the lines between them."""
-    views = _between(options, device) if options.directions == "between" else _around(options, device, bar)
-    return [_view(options, *view, bar) for view in views]
+    origins = _between(options, device) if options.directions == "between" else _around(options, device, bar)
+    return [_view(options, origin, bar) for origin in origins]
 
 
-_Start = tuple[str, Loaded, tuple[Direction, Direction], dict[str, Any]]
-"""The name of a view, the model at its origin, its directions, and its record before slicing."""
+class _Origin(NamedTuple):
+    """The model at the origin of a view, its directions, and the view's record before slicing."""
+
+    name: str
+    loaded: Loaded
+    directions: tuple[Direction, Direction]
+    record: dict[str, Any]
 
 
-def _around(options: LandscapeOptions, device: torch.device, bar: ProgressBar) -> Iterator[_Start]:
-    """Each checkpoint with directions of its own."""
+def _around(options: LandscapeOptions, device: torch.device, bar: CountBar) -> Iterator[_Origin]:
+    """Load each checkpoint with directions of its own."""
     over = options.over
     for checkpoint, name in short_names(options.checkpoints).items():
         loaded = load_with_samples(Path(checkpoint), options.data, over, device)
@@ -278,11 +262,11 @@ def _around(options: LandscapeOptions, device: torch.device, bar: ProgressBar) -
             top = top_eigenpairs(op, 2, options.tol, max_products=options.max_products, seed=over.seed)
             first, second = eigenvector_directions(top, op.gradient())
             record |= top.record()
-        yield name, loaded, (first, second), record
+        yield _Origin(name, loaded, (first, second), record)
 
 
-def _between(options: LandscapeOptions, device: torch.device) -> Iterator[_Start]:
-    """The first checkpoint, each time with the direction to another one."""
+def _between(options: LandscapeOptions, device: torch.device) -> Iterator[_Origin]:
+    """Load the first checkpoint, each time with the direction to another one."""
     names = short_names(options.checkpoints)
     start, *ends = names
     loaded = load_with_samples(Path(start), options.data, options.over, device)
@@ -293,43 +277,34 @@ def _between(options: LandscapeOptions, device: torch.device) -> Iterator[_Start
         at_end = {f"other_{name}": value for name, value in _at_origin(other, end).items()}
         along = line_between(loaded.model, other.model)
         record = {"checkpoint": start, "other": end, "distance": along.norm, **at_start, **at_end}
-        yield f"{names[start]} to {names[end]}", loaded, (along, across), record
+        yield _Origin(f"{names[start]} to {names[end]}", loaded, (along, across), record)
 
 
 def _at_origin(loaded: Loaded, checkpoint: str) -> dict[str, float | None]:
-    """Loss and accuracy of the checkpoint itself; the accuracy of a regression is None."""
-    loss, accuracy = _Surface(loaded.model, loaded.sets[0], []).at()
+    """Return loss and accuracy of the checkpoint itself; the accuracy of a regression is None."""
+    loss, accuracy = map(float, _slice(loaded.model, loaded.sets[0], {}, [()]).iloc[0])
     if not np.isfinite(loss):
         raise UserError(f"{checkpoint}: the mean loss over these rows is {loss}, so there is no landscape")
     return {"loss": loss, "accuracy": None if np.isnan(accuracy) else accuracy}
 
 
-def _view(
-    options: LandscapeOptions,
-    name: str,
-    loaded: Loaded,
-    directions: tuple[Direction, Direction],
-    record: dict[str, Any],
-    bar: ProgressBar,
-) -> View:
-    between, model, batches = options.directions == "between", loaded.model, loaded.sets[0]
-    with_lines = directions[: 1 if between else 2] if options.line_points else ()
-    bar.start(name, "points", total=len(with_lines) * options.line_points + options.plane_points**2)
-    lines = [
-        slice_1d(model, batches, direction, options.line_points, options.x_span, on_point=bar.advance)
-        for direction in with_lines
-    ]
-    plane, spans = None, {"span": options.x_span, "y_span": options.y_span}
-    if options.plane_points:
-        plane = slice_2d(model, batches, directions, options.plane_points, **spans, on_point=bar.advance)
+def _view(options: LandscapeOptions, origin: _Origin, bar: CountBar) -> View:
+    name, loaded, (x, y), record = origin
+    model, batches, span, between = loaded.model, loaded.sets[0], options.x_span, options.directions == "between"
+    steps, side = options.line_points, options.plane_points
+    directions = [] if not steps else [x] if between else [x, y]
+    bar.start(name, "points", total=len(directions) * steps + side**2)
+    lines = [slice_1d(model, batches, direction, steps, span, on_point=bar.advance) for direction in directions]
+    plane = None
+    if side:
+        plane = slice_2d(model, batches, (x, y), side, span, y_span=options.y_span, on_point=bar.advance)
     if between and lines:
-        record = {**record, "barrier": barrier(lines[0], record["loss"], record["other_loss"])}
-    x, y = directions
+        record["barrier"] = barrier(lines[0], record["loss"], record["other_loss"])
     return View(name, record, (x.label, y.label), lines, plane, loaded.unit)
 
 
 def barrier(line: pd.DataFrame, start: float, end: float) -> float:
-    """Return how far the loss from 0 to 1 rises above the straight line between its ends: 0 where it never does."""
+    """Return how far the loss from 0 to 1 rises above the straight line between its ends; 0 where it never does."""
     inside = line[(line["position"] >= 0) & (line["position"] <= 1)]
     straight = (1 - inside["position"]) * start + inside["position"] * end
     rise = (inside["loss"] - straight).max(skipna=False) if len(inside) else 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import fnmatch
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,12 +27,7 @@ class ParameterSpace:
 
     The Hessian is exactly zero on rows of the word-embedding table that no sample uses. Solvers therefore work on
     "touched" vectors, in which the table is replaced by its used rows; `full` and `touched` convert between the two.
-
-    Args:
-        model: The model; parameters with `requires_grad` off are left out.
-        patterns: Shell patterns of parameter names; None for all.
-        table_name: Name of the word-embedding table, if it is looked up by token ids alone.
-        used_ids: Sorted ids of the tokens that occur.
+    `table_name` is that of the table, if it is looked up by token ids alone, and `used_ids` are sorted.
     """
 
     def __init__(
@@ -57,9 +52,8 @@ class ParameterSpace:
     def part(self, names: Sequence[str]) -> ParameterSpace:
         """Return the space over some of these parameters, in their order here."""
         part = copy.copy(self)
-        part._set_parameters(
-            {name: self.parameters[name] for name in self.parameters if name in names}, self.table_name
-        )
+        chosen = {name: value for name, value in self.parameters.items() if name in names}
+        part._set_parameters(chosen, self.table_name)
         return part
 
     def _set_parameters(self, parameters: dict[str, nn.Parameter], table_name: str | None) -> None:
@@ -76,40 +70,39 @@ class ParameterSpace:
         """Whether touched vectors are shorter than full ones."""
         return self.table_name is not None and self.used_ids is not None
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the parameters."""
-        return next(iter(self.parameters.values())).dtype
-
     def pieces(self, touched: Tensor) -> list[Tensor]:
-        """Return a touched vector as views shaped like the parameters."""
-        parts = touched.split([math.prod(shape) for shape in self.shapes.values()])
-        return [part.view(shape) for part, shape in zip(parts, self.shapes.values(), strict=True)]
+        """Return a touched vector, or several as rows, as views shaped like the parameters."""
+        return _views(touched, self.shapes.values())
+
+    def named_parts(self, full: Tensor) -> dict[str, Tensor]:
+        """Return a full vector, or several as rows, as views shaped like the parameters, by name."""
+        parts = _views(full, [value.shape for value in self.parameters.values()])
+        return dict(zip(self.parameters, parts, strict=True))
 
     def touched(self, full: Tensor) -> Tensor:
         """Return the touched part of a full vector."""
         if not self.compact:
             return full
-        parts = dict(
-            zip(self.parameters, full.split([value.numel() for value in self.parameters.values()]), strict=True)
-        )
-        table = self.table_name or ""
-        parts[table] = parts[table].view_as(self.parameters[table])[self.used_ids].flatten()
-        return torch.cat(list(parts.values()))
+        parts = self.named_parts(full)
+        parts[self.table_name or ""] = parts[self.table_name or ""][self.used_ids]
+        return torch.cat([part.flatten() for part in parts.values()])
 
     def full(self, touched: Tensor) -> Tensor:
         """Return a touched vector, or several as rows, in full length, 0 on rows of the table that are not touched."""
         if not self.compact:
             return touched
         result = touched.new_zeros(*touched.shape[:-1], self.size)
-        targets = result.split([value.numel() for value in self.parameters.values()], dim=-1)
-        sources = touched.split([math.prod(shape) for shape in self.shapes.values()], dim=-1)
-        for (name, value), target, source in zip(self.parameters.items(), targets, sources, strict=True):
+        for (name, target), source in zip(self.named_parts(result).items(), self.pieces(touched), strict=True):
             if name == self.table_name:
-                target.unflatten(-1, value.shape)[..., self.used_ids, :] = source.unflatten(-1, self.shapes[name])
+                target[..., self.used_ids, :] = source
             else:
                 target.copy_(source)
         return result
+
+
+def _views(vectors: Tensor, shapes: Collection[tuple[int, ...]]) -> list[Tensor]:
+    parts = vectors.split([math.prod(shape) for shape in shapes], dim=-1)
+    return [part.view(*part.shape[:-1], *shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def on_device(batches: Iterable[Mapping[str, Any]], device: torch.device) -> list[dict[str, Tensor]]:
@@ -124,21 +117,13 @@ def without_labels(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Shortcuts:
-    """What an operator computes in another way than the stock model, because it was shown to change nothing.
+    """What an operator computes in another way than the stock model, because it was shown to change nothing."""
 
-    Attributes:
-        cut_padding: Batches are cut into shards with little padding.
-        used_rows: Of the word-embedding table only the rows that occur are differentiated by.
-        fast_layers: Linear layers, GELU and LayerNorm run by our own derivative rules.
-        narrowing: What the last layer computes for the first token alone.
-        side_by_side: Shards run at once on the cores.
-    """
-
-    cut_padding: bool = False
-    used_rows: bool = False
-    fast_layers: bool = False
-    narrowing: Narrowing = field(default_factory=Narrowing)
-    side_by_side: bool = True
+    cut_padding: bool = False  # batches are cut into shards with little padding
+    used_rows: bool = False  # of the word-embedding table only the rows that occur are differentiated by
+    fast_layers: bool = False  # linear layers, GELU and LayerNorm have our own derivative rules
+    narrowing: Narrowing = field(default_factory=Narrowing)  # what the last layer computes for the first token alone
+    side_by_side: bool = True  # shards run at once on the cores
 
 
 def word_table(model: nn.Module) -> str | None:
@@ -152,27 +137,22 @@ def word_table(model: nn.Module) -> str | None:
 class BatchLoss:
     """Cross-entropy or squared error per sample, in eval mode, with the shortcuts of an operator.
 
-    `leaves` is what to differentiate by, in the order of the space: the parameters themselves, and a copy of the used
-    rows in place of the word-embedding table.
+    `leaves` is what to differentiate by: the parameters of the space, with a copy of the used rows for the table.
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        space: ParameterSpace,
-        labels: Sequence[Tensor],
-        shortcuts: Shortcuts,
-        pad_token: int | None,
+        self, model: nn.Module, space: ParameterSpace, regression: bool, shortcuts: Shortcuts, pad_token: int | None
     ) -> None:
-        self.model, self.space, self.shortcuts, self.pad_token = model, space, shortcuts, pad_token
-        self.regression = is_regression(model, labels)
-        self._rows = None
+        self.model, self.space, self.regression = model, space, regression
+        self.shortcuts, self.pad_token = shortcuts, pad_token
+        self._rows, self._padding_index = None, None
         self.leaves: list[Tensor] = list(space.parameters.values())
-        if space.compact:
-            index = list(space.parameters).index(space.table_name or "")
-            self._rows = self.leaves[index].detach()[space.used_ids].requires_grad_()
-            self._padding_index = _padding_index(model, space)
-            self.leaves[index] = self._rows
+        if space.used_ids is not None and space.table_name is not None:
+            index = list(space.parameters).index(space.table_name)
+            self.leaves[index] = self._rows = self.leaves[index].detach()[space.used_ids].requires_grad_()
+            padding = model.get_input_embeddings().padding_idx  # type: ignore[operator]
+            if padding is not None and bool((space.used_ids == padding).any()):  # its gradient stays 0
+                self._padding_index = int((space.used_ids < padding).sum())
 
     def __call__(self, inputs: Mapping[str, Tensor], labels: Tensor) -> Tensor:
         """Return one loss per sample."""
@@ -190,14 +170,6 @@ class BatchLoss:
         return task_loss(logits, labels, self.regression)
 
 
-def _padding_index(model: nn.Module, space: ParameterSpace) -> int | None:
-    """Index of the padding row among the used rows, if it is one of them and the table keeps its gradient at 0."""
-    padding = model.get_input_embeddings().padding_idx  # type: ignore[operator]
-    if padding is None or space.used_ids is None or not bool((space.used_ids == padding).any()):
-        return None
-    return int((space.used_ids < padding).sum())
-
-
 def is_regression(model: nn.Module, labels: Sequence[Tensor]) -> bool:
     """Return whether the loss is a squared error: by the model's config, else by its outputs and the labels."""
     config: Any = getattr(model, "config", None)
@@ -207,11 +179,7 @@ def is_regression(model: nn.Module, labels: Sequence[Tensor]) -> bool:
 
 
 def stock_logits(model: nn.Module, inputs: Mapping[str, Tensor], pad_token: int | None = None) -> Tensor:
-    """Return the logits of the model's own forward pass, in eval mode and twice differentiable.
-
-    The fused attention kernels have no second derivative; torch's plain one does, so stock checkpoints work without
-    being loaded in a special way.
-    """
+    """Return the logits of the model's own forward pass, in eval mode, by the attention with a second derivative."""
     training = model.training
     model.eval()
     try:
@@ -226,7 +194,7 @@ def stock_product(
 ) -> Tensor:
     """Multiply the Hessian of a batch's mean loss by a vector over all parameters, by differentiating the gradient."""
     weights = list(model.parameters())
-    pieces = [piece.view_as(w) for piece, w in zip(vector.split([w.numel() for w in weights]), weights, strict=True)]
+    pieces = _views(vector, [weight.shape for weight in weights])
     loss = task_loss(stock_logits(model, inputs, pad_token), labels, is_regression(model, [labels])).mean()
     grads = torch.autograd.grad(loss, weights, create_graph=True, allow_unused=True)
     products = [(grad * piece).sum() for grad, piece in zip(grads, pieces, strict=True) if grad is not None]
@@ -236,9 +204,9 @@ def stock_product(
 
 
 def missing_pad_token(model: nn.Module, batches: Sequence[Mapping[str, Tensor]]) -> int | None:
-    """Return a pad token for a model that needs one and has none: an id that no token of the batches has; else None.
+    """Return an id that no token of the batches has, if the model's head needs a pad token and its config has none.
 
-    Heads of decoders find the last token of a row by their config's pad token, and refuse batches without one.
+    Heads of decoders find the last token of a row by the pad token.
     """
     config: Any = getattr(model, "config", None)
     if config is None or not hasattr(config, "get_text_config"):

@@ -2,11 +2,10 @@
 
     H = (1/N) * sum over samples of the second derivative of the UNregularised loss, model in eval mode.
 
-Products are exact over any number of batches: each batch contributes the sum over its samples, divided by the
-total N, so a short last batch has its correct weight. Batches are cut into shards with little padding, where the model
-allows it. Where memory allows, the graph of a shard's gradient is retained and a product is one backward pass through
-it; the other shards are streamed, with a new gradient graph for each product, so that memory does not grow with the
-number of samples.
+Batches are cut into shards with little padding, where the model allows it. Each contributes the sum over its samples,
+divided by the total N. Where memory allows, the graph of a shard's gradient is retained and a product is one backward
+pass through it; the other shards are streamed, with a new gradient graph for each product, so that memory does not grow
+with the number of samples.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from scala_lab.curvature.loss import (
     BatchLoss,
     ParameterSpace,
     Shortcuts,
+    is_regression,
     missing_pad_token,
     on_device,
     stock_logits,
@@ -62,9 +62,10 @@ class _Shard:
     graph: list[GradientEdge | None] | None = None
 
     @property
-    def width(self) -> int:
-        """Tokens of a row, padding included."""
-        return max((value.shape[1] for value in self.inputs.values() if value.ndim > 1), default=1)
+    def cost(self) -> int:
+        """Tokens, padding included; a streamed shard costs about twice a retained one."""
+        width = max((value.shape[1] for value in self.inputs.values() if value.ndim > 1), default=1)
+        return len(self.labels) * width * (1 if self.graph is not None else 2)
 
 
 def _shard(batch: Mapping[str, Tensor]) -> _Shard:
@@ -81,9 +82,8 @@ class HessianOperator:
 
     Args:
         model: A transformers model for sequence classification, or any module that takes the batches' entries
-            and returns an object with `logits`. H is that of the stock model on the batches as they are. Every pass
-            runs in eval mode and computes attention by the kernel that has a second derivative; the model itself
-            does not change.
+            and returns an object with `logits`. Every pass runs in eval mode, with attention by the kernel that has a
+            second derivative; the model itself does not change.
         batches: Dicts as the model takes them, `labels` included; of any size, also unequal.
         parameters: Shell patterns of parameter names that restrict H to a block; default all that are trainable.
         budget: Bytes for a solver's vectors first and retained graphs (of at most some 1,024 samples) with what is
@@ -91,11 +91,6 @@ class HessianOperator:
         group: Process group; each worker brings its own batches, a product is summed by one all-reduce.
         on_product: Called after every product, for progress bars.
         shortcuts: What need not be computed as the stock model does; default the result of `proved_shortcuts`.
-
-    Attributes:
-        samples: N, over all workers.
-        products: Products so far.
-        space: Converts between full vectors and the touched ones that solvers use.
     """
 
     def __init__(
@@ -111,32 +106,30 @@ class HessianOperator:
     ) -> None:
         self.group, self.on_product = group, on_product
         self.device = next(model.parameters()).device
-        self.products = 0
+        self.products = 0  # so far
         self._forward_lock = threading.Lock()
         whole = on_device(batches, self.device)
         if not all("labels" in batch for batch in whole):
             raise UserError("every batch needs labels: the Hessian is that of the task's loss")
         pad_token = missing_pad_token(model, whole)
         if pad_token is not None:
-            whole = [
-                {**batch, "input_ids": batch["input_ids"].masked_fill(~batch["attention_mask"].bool(), pad_token)}
-                for batch in whole
-            ]
+            for batch in whole:
+                batch["input_ids"] = batch["input_ids"].masked_fill(~batch["attention_mask"].bool(), pad_token)
         self._shards = [_shard(batch) for batch in whole]
-        self.samples = round(self._sum(float(sum(len(shard.labels) for shard in self._shards))))
+        self.samples = round(self._sum(float(sum(len(shard.labels) for shard in self._shards))))  # N, of all workers
         if self.samples == 0:
             raise UserError("a Hessian needs at least one sample")
         if shortcuts is None:
             shortcuts = proved_shortcuts(model, probe(whole), pad_token) if whole else Shortcuts(used_rows=True)
         table = word_table(model) if self._sum(float(not shortcuts.used_rows)) == 0 else None  # alike on all workers
         self.space = ParameterSpace(model, parameters, table, self._used_ids() if table is not None else None)
-        self._loss = BatchLoss(model, self.space, [shard.labels for shard in self._shards], shortcuts, pad_token)
+        regression = is_regression(model, [shard.labels for shard in self._shards])
+        self._loss = BatchLoss(model, self.space, regression, shortcuts, pad_token)
         if shortcuts.cut_padding:
             max_tokens = MAX_SHARD_TOKENS if self.device.type == "cpu" else None
             self._shards = [_shard(part) for batch in whole for part in cut_batch(batch, shard_tokens=max_tokens)]
         self._lanes = Lanes(lane_count(len(self._shards), self.device) if shortcuts.side_by_side else 1)
-        self._retained_gradient: Tensor | None = None  # sum over the shards whose graph is retained
-        self._retain(budget)
+        self._retained_gradient: Tensor | None = self._retain(budget)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -146,7 +139,7 @@ class HessianOperator:
     @property
     def dtype(self) -> torch.dtype:
         """Of the weights and of all vectors."""
-        return self.space.dtype
+        return next(iter(self.space.parameters.values())).dtype
 
     def __matmul__(self, vector: Tensor) -> Tensor:
         """Return H v for a full vector over the chosen parameters."""
@@ -201,11 +194,6 @@ class HessianOperator:
         with torch.no_grad():
             return self._sum(sum(float(self._mean_loss(shard)) for shard in self._shards))
 
-    @property
-    def retained(self) -> int:
-        """How many of this worker's samples have their graph retained."""
-        return sum(len(shard.labels) for shard in self._shards if shard.graph is not None)
-
     def _mean_loss(self, shard: _Shard) -> Tensor:
         """Return the shard's share of the mean, sum over its samples / N; locked, because hooks belong to the model."""
         with self._forward_lock:
@@ -226,9 +214,8 @@ class HessianOperator:
                     self._add(total, parts_of(shard))
             return total
 
-        # a streamed shard costs about twice a retained one
-        costs = [len(shard.labels) * shard.width * (1 if shard.graph is not None else 2) for shard in shards]
-        first, *others = self._lanes.map(lane_sum, deal(shards, costs, self._lanes.count))
+        lanes = deal(shards, [shard.cost for shard in shards], self._lanes.count)
+        first, *others = self._lanes.map(lane_sum, lanes)
         for other in others if initial is None else [*others, initial]:
             first += other
         return self._reduced(first)
@@ -243,7 +230,7 @@ class HessianOperator:
     def _backward(
         self, graph: Sequence[GradientEdge | None], pieces: Sequence[Tensor], retain: bool
     ) -> Sequence[Tensor | None]:
-        """Return d/dw of <gradient, v>: one pass through the graph of the gradient."""
+        """Return d/dw of <gradient, v> by one pass through the graph of the gradient."""
         pairs = [(edge, piece) for edge, piece in zip(graph, pieces, strict=True) if edge is not None]
         if not pairs:
             return [None] * len(pieces)
@@ -255,18 +242,19 @@ class HessianOperator:
             if part is not None:
                 piece += part
 
-    def _retain(self, budget: int) -> None:
-        """Retain graphs of shards spread over all lengths, as long as they fit the budget."""
-        self._retained_gradient = self._zeros()
+    def _retain(self, budget: int) -> Tensor:
+        """Retain graphs of shards spread over all lengths, as long as they fit the budget; return their gradient."""
+        total = self._zeros()
         left = budget - SOLVER_VECTORS * self.space.touched_size * self.dtype.itemsize
         stride = math.ceil(sum(len(shard.labels) for shard in self._shards) / MAX_RETAINED_SAMPLES) or 1
         for shard in self._shards[::stride] if left > 0 else ():
             gradients = self._gradient_graph(shard)
             left -= graph_bytes(gradient for gradient in gradients if gradient is not None)
             if left < 0:
-                return
+                break
             shard.graph = _edges(gradients)
-            self._add(self._retained_gradient, [None if part is None else part.detach() for part in gradients])
+            self._add(total, [None if part is None else part.detach() for part in gradients])
+        return total
 
     def _used_ids(self) -> Tensor:
         """Return the sorted ids of the tokens that any worker's samples use."""
@@ -291,12 +279,9 @@ def proved_shortcuts(model: nn.Module, probe_batch: Mapping[str, Tensor], pad_to
     """Return the most shortcuts under which a product is that of the stock model to 1e-9.
 
     A product with a random vector over a few rows is computed on a copy of the model in float64 with perturbed
-    weights, by the stock model (the gradient's own derivative, over all parameters) and with the shortcuts.
-    `pad_token` is what the rows were padded with, where the model's config has none.
-
-    Raises:
-        UserError: The model does not run on these rows, gives two different answers to one batch (no solver converges
-            on such an operator), or has no second derivative.
+    weights, by the stock model (the gradient's own derivative, over all parameters) and with the shortcuts. A model
+    that is not deterministic is refused: no solver converges on it. `pad_token` is what the rows were padded with,
+    where the model's config has none.
     """
     inputs = without_labels(probe_batch)
     _check_deterministic(model, inputs, pad_token)
@@ -310,12 +295,8 @@ def proved_shortcuts(model: nn.Module, probe_batch: Mapping[str, Tensor], pad_to
         except RuntimeError as error:
             raise UserError(f"the model has no second derivative: {first_line(error)}") from error
         narrowing = prove_narrowing(twin, lambda: stock_logits(twin, inputs, pad_token))
-        for shortcuts in (
-            Shortcuts(True, True, True, narrowing, side_by_side=False),
-            Shortcuts(False, True, True, narrowing, side_by_side=False),
-            Shortcuts(True, True, side_by_side=False),
-            Shortcuts(False, True, side_by_side=False),
-        ):
+        fast, plain = Shortcuts(True, True, True, narrowing, False), Shortcuts(True, True, side_by_side=False)
+        for shortcuts in (fast, replace(fast, cut_padding=False), plain, replace(plain, cut_padding=False)):
             try:
                 product = HessianOperator(twin, [probe_batch], budget=0, shortcuts=shortcuts) @ vector
             except (UserError, RuntimeError, IndexError, ValueError):

@@ -43,19 +43,12 @@ def pyhessian_top(
     """Return the k eigenvalues of largest magnitude as PyHessian reports them, in its order, with our residuals.
 
     The model, its gradients and its mode are restored afterwards, as is the global random state. `hvps` counts
-    PyHessian's products, not ours.
+    PyHessian's products, not ours. One batch lets PyHessian reuse its graph.
 
-    Args:
-        model: A transformers model for sequence classification, over all of whose trainable parameters H is taken.
-        batches: Dicts as the model takes them, `labels` included. One batch lets PyHessian reuse its graph.
-        k: How many.
-        tol: Largest residual of a converged pair.
-        max_iterations: For each eigenvalue.
-        seed: Of PyHessian's random starts.
-        change: Relative change of the eigenvalue between iterations at which PyHessian stops; default `tol`. The error
-            of an eigenvalue is of second order, so a residual of tol takes a change of about tol squared.
-        op: The operator on the same model and batches that the residuals are computed with; default a new one.
-        on_product: Called after every product; an exception raised there stops the search.
+    PyHessian stops where the relative change of an eigenvalue falls below `change`, by default `tol`, or after
+    `max_iterations` for each. The error of an eigenvalue is of second order: a residual of tol takes a change of about
+    tol squared. `op`, on the same model and batches, computes the residuals; an exception in `on_product` ends the
+    search.
     """
     batches = list(batches)
     op = op or HessianOperator(model, batches, budget=0)
@@ -63,9 +56,8 @@ def pyhessian_top(
         raise UserError("the pyhessian solver takes H over all trainable parameters: leave out the patterns")
     with _restored(model), torch.random.fork_rng():
         torch.manual_seed(seed)
-        values, vectors, hvps, unused = _run(
-            _IndexedModel(model, batches), k, change or tol, max_iterations, on_product
-        )
+        indexed = _IndexedModel(model, batches)
+        values, vectors, hvps, unused = _run(indexed, k, change or tol, max_iterations, on_product)
     touched = torch.stack([op.space.touched(vector) for vector in vectors])
     residuals = [
         norm(op.multiply(vector) - value * vector) / max(abs(value), torch.finfo(torch.float32).tiny)
@@ -85,13 +77,9 @@ class _IndexedModel(nn.Module):
         self.model = model
         self.device = next(model.parameters()).device
         self.batches = on_device(batches, self.device)
-        self.regression = is_regression(model, [batch["labels"] for batch in self.batches])
-
-    def pairs(self) -> list[tuple[Tensor, Tensor]]:
-        """Return what PyHessian takes for (inputs, targets)."""
-        return [
-            (torch.full((len(batch["labels"]),), index), batch["labels"]) for index, batch in enumerate(self.batches)
-        ]
+        labels = [batch["labels"] for batch in self.batches]
+        self.regression = is_regression(model, labels)
+        self.pairs = [(torch.full((len(part),), index), part) for index, part in enumerate(labels)]
 
     def forward(self, indices: Tensor) -> Tensor:
         return self.model(**without_labels(self.batches[int(indices[0])])).logits
@@ -122,7 +110,7 @@ def _run(
                 on_product()
             return value, product
 
-    pairs = model.pairs()
+    pairs = model.pairs  # what PyHessian takes for (inputs, targets)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     source: dict[str, Any] = {"dataloader": pairs} if len(pairs) > 1 else {"data": pairs[0]}
     with sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
@@ -142,17 +130,13 @@ def _run(
 
 def _hide_unused(model: _IndexedModel, parameters: list[nn.Parameter]) -> int:
     """Turn off `requires_grad` of parameters without influence on the loss's gradient; returns how many."""
-    indices, labels = model.pairs()[0]
+    indices, labels = model.pairs[0]
     loss = model.mean_loss(model(indices), labels)
     gradients = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True)
-    hidden = [
-        parameter
-        for parameter, gradient in zip(parameters, gradients, strict=True)
-        if gradient is None or not gradient.requires_grad
-    ]
-    for parameter in hidden:
-        parameter.requires_grad_(False)
-    return len(hidden)
+    unused = [gradient is None or not gradient.requires_grad for gradient in gradients]
+    for parameter, hidden in zip(parameters, unused, strict=True):
+        parameter.requires_grad_(not hidden)
+    return sum(unused)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -33,9 +33,8 @@ MAX_LANES = 8
 def cut_batch(batch: Mapping[str, Tensor], shard_tokens: int | None = None) -> list[dict[str, Tensor]]:
     """Sort a batch's rows by length, cut them where that is cheapest, and drop columns that are padding in a shard.
 
-    Padding is where `attention_mask` is 0, at the end of rows; a batch that is not padded so stays whole. Masked
-    columns do not enter a sample's loss, so that only rounding changes; `operator.proved_shortcuts` checks that.
-    Shards of several rows have at most `shard_tokens` tokens, padding included; default any number.
+    Padding is where `attention_mask` is 0, at the end of rows; a batch that is not padded so stays whole. Shards of
+    several rows have at most `shard_tokens` tokens, padding included; default any number.
     """
     lengths = _row_lengths(batch)
     if lengths is None:
@@ -45,10 +44,7 @@ def cut_batch(batch: Mapping[str, Tensor], shard_tokens: int | None = None) -> l
         name for name, value in batch.items() if name != "labels" and value.shape[:2] == batch["attention_mask"].shape
     }
     return [
-        {
-            name: value[part, : lengths[part[0]]] if name in token_entries else value[part]
-            for name, value in batch.items()
-        }
+        {n: value[part, : lengths[part[0]]] if n in token_entries else value[part] for n, value in batch.items()}
         for like in np.split(order, cheapest_cuts(lengths[order], SHARD_COST))
         for part in cut(like, len(like) if shard_tokens is None else max(1, shard_tokens // lengths[like[0]]))
     ]
@@ -92,17 +88,14 @@ def lane_count(shards: int, device: torch.device) -> int:
 class Lanes:
     """Python threads, each with its own compute threads, that take whole shards; one lane is the caller itself.
 
-    Shards are small: cores that share each operation would wait for one another more than they compute. autograd runs a
-    CPU graph in the thread that calls it and releases the interpreter lock meanwhile. Which shard goes to which lane
-    depends on their sizes alone, and lanes are summed in order, so the same machine gives the same bits every time.
+    Shards are small: cores that share each operation would wait for one another more than they compute. Which shard
+    goes to which lane depends on their sizes alone, and lanes are summed in order, so that results repeat to the bit.
     """
 
     def __init__(self, count: int) -> None:
-        self.count = count
-        self._pool: ThreadPoolExecutor | None = None
-        if count > 1:
-            threads = max(1, torch.get_num_threads() // count)
-            self._pool = ThreadPoolExecutor(count, initializer=lambda: torch.set_num_threads(threads))
+        self.count, threads = count, max(1, torch.get_num_threads() // count)
+        start = partial(torch.set_num_threads, threads)
+        self._pool = ThreadPoolExecutor(count, initializer=start) if count > 1 else None
 
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """Apply a function to each item, one item per lane; results are in order."""
@@ -114,10 +107,9 @@ class Lanes:
 def graph_bytes(outputs: Iterable[Tensor]) -> int:
     """Return the bytes of all storages that the graph behind some tensors has saved, each once, without leaves.
 
-    Example:
-        >>> import torch
-        >>> graph_bytes([torch.ones(10, requires_grad=True).exp()])
-        40
+    >>> import torch
+    >>> graph_bytes([torch.ones(10, requires_grad=True).exp()])
+    40
     """
     waiting = [output.grad_fn for output in outputs if output.grad_fn is not None]
     nodes: set[Any] = set(waiting)
@@ -138,9 +130,8 @@ def _saved_tensors(node: Any) -> Iterator[Tensor]:
     node_type: Any = type(node)
     for name in _saved_names(node_type):
         saved = getattr(node, name)
-        yield from (
-            value for value in (saved if isinstance(saved, tuple | list) else (saved,)) if isinstance(value, Tensor)
-        )
+        values = saved if isinstance(saved, tuple | list) else (saved,)
+        yield from (value for value in values if isinstance(value, Tensor))
 
 
 @cache

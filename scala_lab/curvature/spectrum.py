@@ -23,25 +23,15 @@ MARGIN = 6.0
 
 @dataclass(frozen=True)
 class TraceResult:
-    """An estimate of tr H with its standard error.
+    """An estimate of tr H with the standard error of its mean over the probes.
 
-    Attributes:
-        trace: Rows that no sample touches add nothing, so it is the trace of the full matrix too.
-        error: Standard error of the mean over the probes: the truth lies within one error in about 68% of cases,
-            within two in 95%.
-        samples: z' H z of each probe, plus the known eigenvalues; each cost one product.
-        tol: Largest error / |trace| of a converged result.
+    Rows that no sample touches add nothing, so it is the trace of the full matrix too.
     """
 
     trace: float
     error: float
-    samples: np.ndarray
+    samples: np.ndarray  # z' H z of each probe, plus the known eigenvalues; each cost one product
     tol: float
-
-    @property
-    def hvps(self) -> int:
-        """Products spent here."""
-        return len(self.samples)
 
     @property
     def converged(self) -> bool:
@@ -60,9 +50,8 @@ def trace(
 
         tr H = sum lambda + E[y' H y],  y = z - Q'Q z
 
-    which is exact in expectation for any orthonormal Q whose lambda are Rayleigh quotients, converged or not.
-
-    `known` is a result of `top_eigenpairs` for the same operator.
+    which is exact in expectation for any orthonormal Q whose lambda are Rayleigh quotients, converged or not. `known`
+    is a result of `top_eigenpairs` for the same operator.
     """
     if max_products < 2:
         raise UserError(f"an error bar needs at least 2 probes, not {max_products}")
@@ -92,29 +81,16 @@ def random_signs(op: HessianOperator, rng: torch.Generator) -> Tensor:
 
 @dataclass(frozen=True)
 class DensityResult:
-    """Density of the eigenvalues with the quadrature it was made from.
+    """Density of the eigenvalues with the quadrature it was made from."""
 
-    Attributes:
-        grid: Where the density is given, evenly spaced.
-        density: Of the eigenvalues of H on the touched dimensions; integrates to 1.
-        nodes: Quadrature nodes of all probes.
-        weights: Their weights; they sum to 1.
-        probe_of: Which probe each node belongs to.
-        width: Standard deviation of the Gaussian kernel, in units of the eigenvalues.
-        hvps: Products spent.
-        touched_size: Dimensions of the touched vectors.
-        full_size: Dimensions of the full matrix; the others have eigenvalue exactly 0.
-    """
-
-    grid: np.ndarray
-    density: np.ndarray
-    nodes: np.ndarray
-    weights: np.ndarray
-    probe_of: np.ndarray
-    width: float
-    hvps: int
+    grid: np.ndarray  # evenly spaced
+    density: np.ndarray  # on the grid, of the eigenvalues of H on the touched dimensions; integrates to 1
+    nodes: np.ndarray  # of the quadrature, all probes together
+    weights: np.ndarray  # of the nodes; they sum to 1
+    probe_of: np.ndarray  # which probe each node belongs to
+    width: float  # standard deviation of the Gaussian kernel, in units of the eigenvalues
     touched_size: int
-    full_size: int
+    full_size: int  # all dimensions; those that are not touched have eigenvalue exactly 0
 
     @property
     def untouched_share(self) -> float:
@@ -128,44 +104,29 @@ class DensityResult:
         return (1 - self.untouched_share) * self.density + self.untouched_share * zeros
 
 
-def spectral_density(
-    op: HessianOperator, probes: int = 4, steps: int = 50, seed: int = 0, *, width: float | None = None
-) -> DensityResult:
+def spectral_density(op: HessianOperator, probes: int = 4, steps: int = 50, seed: int = 0) -> DensityResult:
     """Estimate the density of H's eigenvalues by stochastic Lanczos quadrature.
 
     For a unit probe v, m steps of Lanczos give a matrix T whose eigenvalues theta_i and squared first eigenvector
     entries w_i are a quadrature rule: v' f(H) v = sum_i w_i f(theta_i), exact for polynomials up to degree 2m-1. The
     mean over random probes estimates tr f(H) / n for any f. The density is that of the nodes, blurred by a Gaussian
-    kernel. It costs at most probes * steps products and memory for `steps` vectors.
+    kernel of a hundredth of their range. It costs at most probes * steps products and memory for `steps` vectors; more
+    probes make the weights of the bulk more exact, more steps resolve the spectrum more finely.
 
-    The peak of a spectrum is at zero. Rows of the word table that no sample uses are left out of the touched
-    dimensions; `untouched_share` and `full_density` put them back.
-
-    Args:
-        op: The operator.
-        probes: Random vectors; more make the weights of the bulk more exact.
-        steps: Lanczos steps for each; more resolve the spectrum more finely.
-        seed: Of the probes.
-        width: Standard deviation of the Gaussian kernel; default a hundredth of the range of the nodes.
+    Rows of the word-embedding table that no sample uses are left out: `full_density` adds their zeros.
     """
     if probes < 1 or steps < 2:
         raise UserError(f"a density needs at least 1 probe and 2 steps, not {probes} and {steps}")
-    if width is not None and not width > 0:
-        raise UserError(f"the kernel's width must be positive, not {width}")
     rng = torch.Generator().manual_seed(seed)
     rules = [_quadrature(op, steps, rng) for _ in range(probes)]
     nodes = np.concatenate([values for values, _ in rules])
     weights = np.concatenate([shares for _, shares in rules]) / probes
     probe_of = np.repeat(np.arange(probes), [len(values) for values, _ in rules])
-    if width is None:
-        spread = float(np.ptp(nodes)) or float(np.abs(nodes).max()) or 1.0
-        width = spread / 100
+    width = (float(np.ptp(nodes)) or float(np.abs(nodes).max()) or 1.0) / 100
     low, high = nodes.min() - MARGIN * width, nodes.max() + MARGIN * width
     grid = np.linspace(low, high, max(1001, int(np.ceil(4 * (high - low) / width)) + 1))
     density = gaussian_mixture(grid, nodes, weights, width)
-    return DensityResult(
-        grid, density, nodes, weights, probe_of, width, len(nodes), op.space.touched_size, op.space.size
-    )
+    return DensityResult(grid, density, nodes, weights, probe_of, width, op.space.touched_size, op.space.size)
 
 
 def _quadrature(op: HessianOperator, steps: int, rng: torch.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -190,10 +151,8 @@ def layer_eigenvalues(
 
     The convergence theorem speaks of one smoothness constant alpha_i per group of parameters and of their ratio
     kappa_alpha = max alpha_i / min alpha_i. At a checkpoint, the curvature along layer i alone is bounded by the top
-    eigenvalue of H_ii, which is taken as alpha_i there (a local value: the theorem's holds everywhere).
-
-    The operator may be over all or some parameters of its model; `max_products` is for each block, whose product costs
-    a part of a full one.
+    eigenvalue of H_ii, which is taken as alpha_i there (a local value: the theorem's holds everywhere). `max_products`
+    is for each block, whose product costs a part of a full one.
     """
     return {
         layer: top_eigenpairs(op.block(names), 1, tol, max_products=max_products, seed=seed)

@@ -21,14 +21,9 @@ from scala_lab.hub import hub_reachable
 if TYPE_CHECKING:
     import datasets
 
-ROWS_PER_SKIPPED = 1000
-"""At most one malformed row in this many is left out: the published QQP file has a few."""
-
-NO_LABEL = "-"
-"""The label of rows of the inference tasks on which annotators did not agree."""
-
-Files = tuple[str, dict[str, str]]
-"""The train file, and evaluation files by the name of their split."""
+ROWS_PER_SKIPPED = 1000  # at most one malformed row in this many is left out: the published QQP file has a few
+NO_LABEL = "-"  # of rows of the inference tasks on which annotators did not agree
+Files = tuple[str, dict[str, str]]  # the train file, and evaluation files by the name of their split
 
 _DEFAULT_FILES: tuple[Files, ...] = (("train.tsv", {"dev": "dev.tsv"}),)
 _FILES: dict[str, tuple[Files, ...]] = {
@@ -103,8 +98,6 @@ def _read_table(task: Task, path: Path) -> Table:
 HUB_DATASET = "nyu-mll/glue"
 """Name on the hub, or a local folder laid out like it."""
 
-_LABEL = "label"
-
 
 def load_from_hub(task: Task) -> TaskData:
     """Load the task's rows from the hub, or from an earlier download where the hub cannot be reached."""
@@ -122,9 +115,9 @@ def _offline() -> Iterator[None]:
 
     modules: list[Any] = [datasets.config, huggingface_hub.constants]
     before = [module.HF_HUB_OFFLINE for module in modules]
-    for module in modules:
-        module.HF_HUB_OFFLINE = True
     try:
+        for module in modules:
+            module.HF_HUB_OFFLINE = True
         yield
     finally:
         for module, value in zip(modules, before, strict=True):
@@ -152,16 +145,16 @@ def _load_splits(task: Task, splits: list[str]) -> list[datasets.Dataset]:
 def _as_rows(task: Task, split: datasets.Dataset) -> Rows:
     """Convert a split of the hub, with labels in the order of `Task.labels` whatever order the hub's classes have."""
     columns = task.hub_columns or task.text_columns
-    missing = [name for name in (*columns, _LABEL) if name not in split.column_names]
+    missing = [name for name in (*columns, "label") if name not in split.column_names]
     if missing:
         raise UserError(f"{HUB_DATASET} {task.name} has no column {missing[0]!r}; {columns_found(split.column_names)}")
     first, *rest = (list(split[name]) for name in columns)
-    values = np.array(split[_LABEL])
+    values = np.array(split["label"])
     if task.regression:
         labels: np.ndarray = values.astype(np.float32)
         valid = np.isfinite(labels)
     else:
-        names = getattr(split.features[_LABEL], "names", None) or task.labels
+        names = getattr(split.features["label"], "names", None) or task.labels
         if sorted(names) != sorted(task.labels):
             raise UserError(f"{HUB_DATASET} {task.name} has classes {', '.join(names)}, not {', '.join(task.labels)}")
         order = np.array([task.labels.index(name) for name in names], dtype=np.int64)

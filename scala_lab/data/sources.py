@@ -53,10 +53,8 @@ def load_task(data: DataSpec) -> TaskData:
             raise UserError(f"{flag} is for a file of your own; {data.task} has its columns and splits built in")
     if task.embedded:
         if data.data_dir is not None:
-            glue = task.name.removeprefix("mini-")
-            raise UserError(
-                f"--task {task.name} is generated and reads no --data-dir; for that folder give --task {glue}"
-            )
+            glue = f"for that folder give --task {task.name.removeprefix('mini-')}"
+            raise UserError(f"--task {task.name} is generated and reads no --data-dir; {glue}")
         from scala_lab.data.synthetic.generation import generate
 
         rows = generate(task.name)
@@ -78,9 +76,9 @@ class Selection:
 def select_rows(data: TaskData, spec: DataSpec) -> Selection:
     """Draw rows without replacement, as a function of the data seed alone.
 
-    One permutation of the train rows serves both sets: training rows are its beginning and held-out rows its end.
-    So a smaller training set is the beginning of a larger one, and the held-out rows are the same for every
-    training size and never trained on. Evaluation rows keep the order they have in the data.
+    Training rows are the beginning of one permutation and held-out rows its end. So a smaller training set is the
+    beginning of a larger one, and the held-out rows are the same for every training size and never trained on.
+    Evaluation rows keep the order they have in the data.
     """
     rows, heldout = len(data.train), spec.heldout_samples
     order = np.random.default_rng([spec.data_seed, TRAIN_STREAM]).permutation(rows)

@@ -12,6 +12,7 @@ import dataclasses
 import io
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from scala_lab.config import DataSpec
 
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
+_INTEGER = re.compile(r"[+-]?[\d_]+")  # of the spellings of floats
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,9 @@ class Table:
 
     path: Path
     columns: Mapping[str, Sequence[Any]]
-    lines: Sequence[int]
-    """The line of the file that each row starts on (or the row's number where the format has no lines)."""
-    skipped: int = 0
-    """Number of malformed rows left out."""
-    unit: str = "line"
-    """What `lines` counts."""
+    lines: Sequence[int]  # the line that each row starts on, or the row's number where the format has no lines
+    skipped: int = 0  # malformed rows left out
+    unit: str = "line"  # what `lines` counts
 
     def where(self, row: int) -> str:
         """Name the file and line of a row, for error messages."""
@@ -83,7 +82,7 @@ def load_own_file(data: DataSpec) -> TaskData:
     wanted = _wanted_columns(data, path)
     if data.eval_file is not None and not data.eval_file.is_file():
         raise UserError(f"--eval-file {data.eval_file} does not exist")
-    table = _clean(read_own_table(path, wanted), data)
+    table = _clean(_read_table(path, wanted), data)
     task = Task(
         name=path.name,
         text_columns=data.text_columns,
@@ -93,7 +92,7 @@ def load_own_file(data: DataSpec) -> TaskData:
     )
     rows = table.rows(task)
     if data.eval_file is not None:
-        return TaskData(task, rows, {"dev": _clean(read_own_table(data.eval_file, wanted), data).rows(task)})
+        return TaskData(task, rows, {"dev": _clean(_read_table(data.eval_file, wanted), data).rows(task)})
     if len(rows) < 2:
         raise UserError(f"{path} has a single row: without --eval-file it takes two, one to train and one to evaluate")
     order = np.random.default_rng([data.data_seed, SPLIT_STREAM]).permutation(len(rows))
@@ -103,11 +102,9 @@ def load_own_file(data: DataSpec) -> TaskData:
 
 def _wanted_columns(data: DataSpec, path: Path) -> tuple[str, ...]:
     """Return the text columns and the label column; where they are not given, the error lists the file's columns."""
-    if not data.text_columns:
-        available = columns_found(column_names(path))
-        raise UserError(f"--task {path} needs --text-columns with one or two columns; {available}")
-    if not data.label_column:
-        raise UserError(f"--task {path} needs --label-column; {columns_found(column_names(path))}")
+    if not data.text_columns or not data.label_column:
+        flag = "--label-column" if data.text_columns else "--text-columns with one or two columns"
+        raise UserError(f"--task {path} needs {flag}; {columns_found(_column_names(path))}")
     wanted = (*data.text_columns, data.label_column)
     if len(data.text_columns) > 2:
         raise UserError(f"--text-columns takes one or two columns, not {len(data.text_columns)}")
@@ -119,17 +116,13 @@ def _wanted_columns(data: DataSpec, path: Path) -> tuple[str, ...]:
 def _clean(table: Table, data: DataSpec) -> Table:
     """Convert texts to strings and, for classification, labels to their spelling."""
     label = data.label_column or ""
-    columns: dict[str, list[Any]] = {
-        name: [_text(table, row, name, cell) for row, cell in enumerate(table.columns[name])]
-        for name in data.text_columns
-    }
-    cells = table.columns[label]
-    if data.regression:
-        if any(isinstance(cell, bool) for cell in cells):
-            raise UserError(f"{table.path}: column {label!r} holds true and false, which are no numbers to predict")
-        columns[label] = list(cells)
-    else:
-        columns[label] = [_spelling(table, row, label, cell) for row, cell in enumerate(cells)]
+    columns: dict[str, Sequence[Any]] = dict(table.columns)
+    for name in data.text_columns:
+        columns[name] = [_text(table, row, name, cell) for row, cell in enumerate(columns[name])]
+    if not data.regression:
+        columns[label] = [_spelling(table, row, label, cell) for row, cell in enumerate(columns[label])]
+    elif any(isinstance(cell, bool) for cell in columns[label]):
+        raise UserError(f"{table.path}: column {label!r} holds true and false, which are no numbers to predict")
     return dataclasses.replace(table, columns=columns)
 
 
@@ -165,12 +158,14 @@ def _classes(table: Table, name: str) -> tuple[str, ...]:
     spellings = set(table.columns[name])
     if len(spellings) < 2:
         raise UserError(f"{table.path}: column {name!r} holds only {spellings.pop()!r}; it takes at least two classes")
-    if not all(_converts(float, spelling) for spelling in spellings):
+    try:
+        values = {spelling: float(spelling) for spelling in spellings}
+    except ValueError:
         return tuple(sorted(spellings))
     for row, spelling in enumerate(table.columns[name]):
-        if not math.isfinite(float(spelling)):
+        if not math.isfinite(values[spelling]):
             raise UserError(f"{table.where(row)}: column {name!r} holds {spelling} among numbers, which is no class")
-    fractions = sorted(spelling for spelling in spellings if not _converts(int, spelling))
+    fractions = sorted(spelling for spelling in spellings if not _INTEGER.fullmatch(spelling))
     if fractions:
         raise UserError(
             f"{table.path}: column {name!r} holds numbers such as {fractions[0]}; add --regression to predict them"
@@ -178,15 +173,7 @@ def _classes(table: Table, name: str) -> tuple[str, ...]:
     return tuple(sorted(spellings, key=lambda spelling: (int(spelling), spelling)))
 
 
-def _converts(convert: Callable[[str], Any], spelling: str) -> bool:
-    try:
-        convert(spelling)
-    except ValueError:
-        return False
-    return True
-
-
-def read_own_table(path: Path, wanted: Sequence[str]) -> Table:
+def _read_table(path: Path, wanted: Sequence[str]) -> Table:
     """Read the wanted columns of a user's file; a missing cell is an error."""
     _check_ending(path)
     columns: dict[str, list[Any]] = {name: [] for name in wanted}
@@ -206,8 +193,7 @@ def read_own_table(path: Path, wanted: Sequence[str]) -> Table:
     return table
 
 
-def column_names(path: Path) -> list[str]:
-    """List the columns of a user's file."""
+def _column_names(path: Path) -> list[str]:
     _check_ending(path)
     if path.suffix.lower() == ".parquet":
         with _open_parquet(path) as file:

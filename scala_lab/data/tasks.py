@@ -12,8 +12,7 @@ import numpy as np
 
 from scala_lab.errors import UserError, nearest
 
-SPLIT_STREAM, TRAIN_STREAM, EVAL_STREAM = 1, 2, 3
-"""Second entry of the seed, so that the draws made with one data seed are independent."""
+SPLIT_STREAM, TRAIN_STREAM, EVAL_STREAM = 1, 2, 3  # second entry of the seed, so that draws are independent
 
 
 @dataclass(frozen=True)
@@ -21,21 +20,14 @@ class Task:
     """A text classification or regression task."""
 
     name: str
-    text_columns: tuple[str, ...]
-    """One column, or two for sentence pairs."""
+    text_columns: tuple[str, ...]  # one column, or two for sentence pairs
     label_column: str
-    labels: tuple[str, ...]
-    """Class names in the order of their indices, as in the model's `id2label`; empty for regression."""
-    metrics: tuple[str, ...] = ("accuracy",)
-    """Names of metrics, headline first."""
-    folder: str = ""
-    """Sub-folder in the classic GLUE layout."""
-    file_labels: tuple[str, ...] = ()
-    """How files spell the classes, in the same order, where that is not by name ("0" and "1")."""
-    header: tuple[str, ...] = ()
-    """Column names of files without a header line."""
-    hub_columns: tuple[str, ...] = ()
-    """The text columns on the hub, where they are named differently there."""
+    labels: tuple[str, ...]  # class names in the order of their indices; empty for regression
+    metrics: tuple[str, ...] = ("accuracy",)  # headline first
+    folder: str = ""  # in the classic GLUE layout
+    file_labels: tuple[str, ...] = ()  # how files spell the classes ("0" and "1"), where that is not by name
+    header: tuple[str, ...] = ()  # column names of files without a header line
+    hub_columns: tuple[str, ...] = ()  # the text columns on the hub, where they are named differently there
 
     @property
     def regression(self) -> bool:
@@ -60,15 +52,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Rows:
-    """The texts and labels of one split.
-
-    `second` is None for single-sentence tasks. Labels are int64 class indices in the order of `Task.labels`, or
-    float32 scores for regression.
-    """
+    """The texts and labels of one split."""
 
     first: list[str]
-    second: list[str] | None
-    labels: np.ndarray
+    second: list[str] | None  # None for single-sentence tasks
+    labels: np.ndarray  # int64 class indices in the order of `Task.labels`, or float32 scores
 
     def __len__(self) -> int:
         return len(self.first)
@@ -85,10 +73,8 @@ class TaskData:
 
     task: Task
     train: Rows
-    evals: Mapping[str, Rows]
-    """By name; the first is the headline split (`dev`, or mnli's `dev_matched` before `dev_mismatched`)."""
-    skipped: Mapping[str, int] = field(default_factory=dict)
-    """Number of malformed rows left out, by file name."""
+    evals: Mapping[str, Rows]  # the first is the headline split (`dev`, or mnli's `dev_matched`)
+    skipped: Mapping[str, int] = field(default_factory=dict)  # malformed rows left out, by file name
 
 
 _PAIR = ("sentence1", "sentence2")
@@ -141,8 +127,8 @@ def predictions(task: Task, logits: np.ndarray) -> np.ndarray:
 def compute_metrics(task: Task, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Compute the task's metrics by name, as fractions or correlations, headline first.
 
-    All are nan if there are no rows or a logit is not finite: a diverged model has no accuracy. A correlation with
-    a constant, which is undefined, counts as 0: such a model has learned nothing about the order of the rows.
+    All are nan if there are no rows or a logit is not finite: a diverged model has no accuracy. A correlation with a
+    constant, which is undefined, counts as 0.
     """
     if len(labels) == 0 or not np.isfinite(logits).all():
         return dict.fromkeys(task.metrics, float("nan"))

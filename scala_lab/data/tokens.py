@@ -19,25 +19,18 @@ from scala_lab.data.tasks import Rows, TaskData
 if TYPE_CHECKING:
     import torch
 
-CACHE_VERSION = 1
-"""Part of every cache key, to be raised when the same rows and tokenizer are stored differently than before."""
-
-ROWS_PER_CALL = 4096
-"""Rows per call of the tokenizer: enough to keep its threads busy, few enough to keep memory low."""
+CACHE_VERSION = 2  # to be raised when the same rows and tokenizer are stored differently than before
+ROWS_PER_CALL = 4096  # of the tokenizer: enough to keep its threads busy, few enough to keep memory low
 
 
 @dataclass(frozen=True)
 class TokenSplit:
-    """The tokens of one split, concatenated.
-
-    Row i is `ids[offsets[i]:offsets[i + 1]]`, and the same slice of `type_ids` where the model has them.
-    Labels are int64 classes or float32 scores.
-    """
+    """The tokens of one split, concatenated: row i is `ids[offsets[i]:offsets[i + 1]]`, and so are its `type_ids`."""
 
     ids: np.ndarray
     offsets: np.ndarray
-    type_ids: np.ndarray | None
-    labels: np.ndarray
+    type_ids: np.ndarray | None  # where the model has them
+    labels: np.ndarray  # int64 classes or float32 scores
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -59,13 +52,10 @@ class TokenSplit:
 
 
 def tokenise(rows: Rows, tokenizer: Any, max_length: int) -> TokenSplit:
-    """Tokenise all rows, truncated to `max_length` tokens, or read the result from the cache.
-
-    The cache key covers texts, labels, everything the tokenizer does and the length, so no stale entry is read.
-    """
+    """Tokenise all rows, truncated to `max_length` tokens, or read them from the cache, whose key covers all inputs."""
     limit = min(max_length, getattr(tokenizer, "model_max_length", max_length))
     key = _sha256(json.dumps([CACHE_VERSION, fingerprint(rows), tokenizer_fingerprint(tokenizer), limit]))
-    path = cache_folder() / "tokens" / f"{key}.safetensors"
+    path = cache_folder() / "tokens" / f"{key}.tokens"
     arrays = _read_arrays(path)
     if arrays is None:
         arrays = _tokenise(rows, tokenizer, limit)
@@ -93,18 +83,14 @@ def _tokenise(rows: Rows, tokenizer: Any, limit: int) -> dict[str, np.ndarray]:
 class Padding:
     """How rows of different lengths become one batch."""
 
-    token: int = 0
-    """Id of the token that fills the shorter rows; the attention mask is 0 on it."""
-    side: Literal["right", "left", "none"] = "right"
-    """Which end of a row is filled; with none, only rows of equal length share a batch."""
+    token: int = 0  # id of the token that fills the shorter rows; the attention mask is 0 on it
+    side: Literal["right", "left", "none"] = "right"  # with none, only rows of equal length share a batch
 
 
 def collate(split: TokenSplit, indices: np.ndarray, padding: Padding) -> dict[str, torch.Tensor]:
     """Collate rows into a batch for a transformers model, padded to the longest of them.
 
-    Returns:
-        int64 `input_ids`, `attention_mask` and, where the split has them, `token_type_ids`, of shape (rows, longest);
-        `labels` as int64, or float32 for regression.
+    Inputs are int64, (rows, longest), without `token_type_ids` where the split has none; labels as in the split.
     """
     import torch
 
@@ -181,43 +167,37 @@ def cache_folder() -> Path:
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray] | None:
-    """Read the arrays of a cache file; None if there is none or it is damaged."""
-    import safetensors
+    """Read the arrays of a cache file; None if there is none or its checksum is wrong."""
     from safetensors.numpy import load
 
     try:
-        arrays = load(path.read_bytes())
-    except (OSError, safetensors.SafetensorError):
+        content = path.read_bytes()
+    except OSError:
         return None
-    checksum = arrays.pop("checksum", None)
-    return None if checksum is None or int(checksum[0]) != _checksum(arrays) else arrays
+    arrays, checksum = content[:-4], content[-4:]
+    return load(arrays) if _checksum(arrays) == checksum else None
 
 
 def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """Write a cache file; where that fails, the run goes on without it.
 
-    Written under a temporary name and renamed, so that workers that share the folder never see half a file. Not
-    flushed to disk: a file that a power cut damaged fails its checksum and is made again.
+    Renamed from a temporary name, so that workers that share the folder never see half a file. Not flushed to disk: a
+    file that a power cut damaged fails its checksum and is made again.
     """
     from safetensors.numpy import save
 
-    content = save({**arrays, "checksum": np.array([_checksum(arrays)], dtype=np.int64)})
+    content = save(arrays)
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
+            stream.write(content + _checksum(content))
         os.replace(temporary, path)
     except OSError:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
 
 
-def _checksum(arrays: dict[str, np.ndarray]) -> int:
-    value = 0
-    for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
-        value = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), value)
-        value = zlib.crc32(array.tobytes(), value)
-    return value
+def _checksum(content: bytes) -> bytes:
+    return zlib.crc32(content).to_bytes(4, "little")

@@ -1,7 +1,4 @@
-"""What all step functions share: micro-batch, step context, statistics, task loss, random numbers; and the plain step.
-
-A step function is a `Step`: it adds the gradient of a micro-batch to the parameters' `.grad`.
-"""
+"""What all step functions share: micro-batch, step context, statistics, random numbers; and the plain step."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ class MicroBatch:
 
     @property
     def positions_BL(self) -> Tensor:
-        """Position of each token in its row, not counting padding on the left; (1, length) where there is none."""
+        """Position of each token in its row, not counting left padding; (1, length) if there is none."""
         mask_BL = self.inputs["attention_mask"]
         positions_1L = torch.arange(mask_BL.shape[1], device=mask_BL.device).unsqueeze(0)
         if bool(mask_BL[:, 0].all()):
@@ -51,7 +48,7 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class StepContext:
-    """Where in the run a micro-batch stands. All randomness derives from it, so that a resumed run repeats it."""
+    """Where in the run a micro-batch is. All randomness derives from it, so that a resumed run repeats it."""
 
     seed: int  # of the run
     step: int  # global, 0-based
@@ -61,12 +58,9 @@ class StepContext:
     settled: bool = False  # whether the delay rule lets the noise start before t_s
 
     def seed_dropout(self, draw: int = 0) -> None:
-        """Seed the dropout masks of this micro-batch; equal draws give equal masks.
-
-        As `torch.manual_seed`, which also records the call stack for every device type that is not in use: a
-        millisecond each time.
-        """
+        """Seed the dropout masks of this micro-batch; equal draws give equal masks."""
         seed = mix(self.seed, self.step, self.part, draw)
+        # not torch.manual_seed, which takes a millisecond to record the call stack for devices that are not in use
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(seed)
@@ -80,19 +74,12 @@ class Step:
         raise NotImplementedError
 
     def memory_factor(self, encoder: Encoder, context: StepContext) -> float:
-        """Return the peak activation memory over that of a plain step on as many samples.
-
-        Micro-batches are smaller by this factor, so that a step with noise fits wherever a plain one does.
-        """
+        """Return the peak activation memory per sample relative to a plain step, by which micro-batches shrink."""
         return 1.0
 
 
 class PlainStep(Step):
-    """Gradient of (1/B) * sum of the task loss.
-
-    Cost: one forward and one backward pass, 3F when a backward counts as two forward passes F. With AdamW it is the
-    Hugging Face baseline, with LAMB the LAMB baseline, with NGD the theorem's outer update.
-    """
+    """Gradient of (1/B) * sum of the task loss; cost 3F, when a backward counts as two forward passes F."""
 
     def __call__(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
         """Add the micro-batch's gradient."""
@@ -138,10 +125,9 @@ def uniform_noise(
 ) -> Tensor:
     """Return numbers in (-1, 1), shape (samples, length, width), each a hash of its coordinates and nothing else.
 
-    A sequential stream would make a sample's noise depend on its neighbours, the micro-batch size and the number of
-    workers. Here seed, step, row and position are mixed into one key per token (splitmix64), and each coordinate of the
-    token's vector is a 32-bit finaliser of key and index (murmur3): equal on every worker and in every batch.
-    For samples and positions see `MicroBatch`.
+    A sequential stream would make a sample's noise depend on its batch and on the number of workers. Here seed, step,
+    row and position are mixed into one key per token (splitmix64), and each coordinate of the token's vector is a
+    32-bit finaliser of key and index (murmur3). For samples and positions see `MicroBatch`.
     """
     keys_BL = _splitmix(samples_B.to(torch.int64).unsqueeze(1) * _signed(_GOLDEN) + mix(seed, step))
     keys_BL = _splitmix(keys_BL + positions_BL * _signed(_GOLDEN))

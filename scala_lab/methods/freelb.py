@@ -12,9 +12,8 @@ the gradient of the noise. There is no separate clean loss.
   depend on B.
 - masks: shared (default, as in the official code for Hugging Face models) or independent.
 - Cost: 3K forward passes F, 9F with K = 3, against 3F for a plain step. The fairseq version counts 1+K passes.
-- Under autocast the ascent uses the gradient of the training passes, in their precision. It is the gradient of a loss,
-  not of a difference of two passes, so its direction holds: cosine above 0.999 with that of float64, in bfloat16 on
-  MiniLM-L3.
+- Under autocast the ascent uses the gradient of the training passes, in their precision: its cosine with that of
+  float64 is above 0.999, in bfloat16 on MiniLM-L3.
 - Reference: Zhu et al., FreeLB: Enhanced Adversarial Training for Natural Language Understanding, ICLR 2020.
 """
 
@@ -46,7 +45,7 @@ class FreeLBStep(Step):
     adv_max_norm: float
 
     def __call__(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
-        """Add the micro-batch's gradient."""
+        """Add the gradients of all passes."""
         with encoder.dropout_off() if self.masks == "off" else nullcontext():
             return self._train(encoder, batch, context)
 

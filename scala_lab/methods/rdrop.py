@@ -9,19 +9,17 @@ Per sample, with p and q the predictions of the two passes and y the label:
 For regression, with outputs z_1 and z_2: ((z_1 - y)^2 + (z_2 - y)^2) / 2 + alpha * (z_1 - z_2)^2. Gradient flows
 through both passes everywhere.
 
-- Options: alpha. There is no delay and no noise: the masks are independent, and without dropout both passes are equal
-  and the step is a plain one at twice the cost.
+- Options: alpha. There is no delay and no noise; without dropout it is a plain step at twice the cost.
 - Normalisation: the paper prints sums, CE + CE + alpha' * (KL + KL) / 2. This is half of that with alpha = alpha' / 2,
-  as in the authors' own summary of the method: the task term stays as large as in every other method, so that losses,
-  learning rates and clipping compare. The default alpha = 0.5 is alpha' = 1, the weight in the authors' code for
-  RoBERTa on GLUE, and the weight 1 of the squared difference beside two squared errors in their code for regression.
-  Their code for BERT on GLUE adds KL summed over a micro-batch to means of the cross-entropy, so that its weight grows
-  with the micro-batch; this is not followed.
+  so that the task term, and with it losses, learning rates and clipping, compare with other methods. The default
+  alpha = 0.5 is alpha' = 1, the weight in the authors' code for RoBERTa on GLUE and for regression. Their code for BERT
+  adds KL summed over a micro-batch to mean cross-entropies, so that its weight grows with the micro-batch; this is not
+  followed.
 - Cost: 6F against 3F of a plain step, from the first step on. Both graphs are needed at once, so micro-batches are half
-  as large, and memory stays that of a plain step.
+  as large.
 - The divergence in a run's record is KL(p || q) + KL(q || p), as for the other methods; the loss is the mean of both.
-- `two-draws`, in contrast, is ScaLA's step without noise: only the first pass learns the task, and it is a constant
-  label in the divergence.
+- `two-draws`, in contrast, is ScaLA's step without noise: only the first pass learns the task, and its prediction is
+  a constant in the divergence.
 - Reference: Liang et al., R-Drop: Regularized Dropout for Neural Networks, NeurIPS 2021.
 """
 

@@ -1,7 +1,7 @@
 """The registry of methods: a recipe names a step function, an optimizer, and the options that differ from the defaults.
 
 A new method is one file with a step function, one line in `STEP_FUNCTIONS` and one recipe. This module does not import
-torch, so that help texts and sweeps read it without the start-up time.
+torch, which help texts and sweeps need not wait for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STEP_FUNCTIONS: Mapping[str, str] = {
     "rdrop": "scala_lab.methods.rdrop:RDropStep",
     "freelb": "scala_lab.methods.freelb:FreeLBStep",
 }
-"""Where each step function is defined, as `module:name`."""
+"""Where each step function is defined."""
 
 STEP_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "plain": {},
@@ -48,7 +48,6 @@ STEP_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """The options of each step function and their defaults, which a recipe or the user may override."""
-
 
 MAX_FUSED_CLASSES = 3
 """With C classes the fused ascent needs C - 2 more backward passes: from four classes on it is no cheaper."""
@@ -115,14 +114,12 @@ def find_recipe(name: str) -> Recipe:
 def chosen_pga(options: Mapping[str, Any], outputs: int, drops_out: bool) -> Literal["exact", "fused"] | None:
     """Return how a step computes the gradient of ScaLA's ascent; None if it has no ascent.
 
-    - exact: by an inner forward and backward pass. It works for every head, number of steps T and kind of dropout
-      masks, and runs in float32 also under autocast.
+    - exact: by an inner forward and backward pass, in float32 also under autocast; always valid.
     - fused: from the backward of the clean pass, to first order in the random start. It is valid for one ascent step
       whose noisy passes have the dropout masks of the clean pass: with independent masks the gradient shows the
-      disagreement of the masks, not the effect of the noise, and the two directions differ.
+      disagreement of the masks, not the effect of the noise.
 
-    The option `pga` names one of them, and fused where it is not valid is an error; `auto` is fused wherever that is
-    valid and cheaper. `outputs` is the size of the model's head, 1 for regression.
+    The option `auto` is fused where that is valid and cheaper. `outputs` is the size of the head, 1 for regression.
     """
     pga = options.get("pga")
     if pga is None:

@@ -6,24 +6,21 @@ Objective, with x the weights, xi a sample, delta the noise and gamma = Phi(x, x
 
     min_x  f(x, xi) + lambda * max_{|delta|_inf <= omega} r(gamma, Phi(x, xi, delta))
 
-- Options: delay t_s (epochs without noise), delay_rule (whether the noise may start earlier, see `Settling`), lambda,
-  rho (step size of the ascent), omega (radius), sigma (size of the random start), pga_steps T, pga (how the gradient of
-  the ascent is computed, see `scala_lab.methods.cost.chosen_pga`), ascent, target, noise, masks, label_gradient.
+- Options: see `scala_lab.config.RecipeSpec`; for delay_rule also `Settling`, for pga `recipes.chosen_pga`.
 - Cost of a step with noise and T = 1: 8F against 3F for a plain step (clean forward F, inner forward F and backward
   F for the noise alone, adversarial forward F, backward through both 4F). With a delay of 5 of 6 epochs the whole run
   costs 1.3 times a plain one. With the fused ascent the clean backward also gives the gradient of the noise: 6F, and 7F
   with three classes.
 - Memory is that of a plain step: f is backpropagated before the noisy passes, which frees the clean graph. Where the
-  clean graph is needed for longer, micro-batches are smaller: by half with label_gradient, which needs both graphs, and
-  by an eighth with the fused ascent on three classes, where a vector-Jacobian product precedes that backward.
+  clean graph is needed for longer, micro-batches are smaller; see `memory_factor`.
 - Under autocast the inner passes run in float32, and so does a clean pass of their own for gamma (F more): the random
-  start moves the outputs by less than bfloat16 can resolve, and the ascent would follow rounding errors. The fused
-  ascent takes no difference of two passes and needs none of this.
-- The inner passes never communicate, so a step sends as many messages as a plain one.
+  start moves the outputs by less than bfloat16 can resolve. The fused ascent takes no difference of two passes and
+  needs none of this.
+- The inner passes never communicate.
 - With `ascent="literal"` and the paper's rho and omega the noise changes r by about 1e-9: what regularises then is the
   disagreement of independent dropout masks. In the recipe `scala-effective` the noise itself acts, and `two-draws` is
   the control without noise.
-- `masks="off"` runs the whole step, the clean pass included, without dropout from t_s on, because gamma enters r.
+- `masks="off"` runs the clean pass without dropout as well from t_s on, because gamma enters r.
 - Reference: ScaLA, Algorithm 1.
 """
 
@@ -79,7 +76,6 @@ class ScalaStep(Step):
             return self._algorithm_1(encoder, batch, context)
 
     def _algorithm_1(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
-        """Run Algorithm 1 of the paper on a micro-batch, from t_s on."""
         phase = context.clock.phase
         with phase("clean forward"):  # gamma = Phi(x, xi), and f
             self._seed_dropout(context, CLEAN)
@@ -102,7 +98,7 @@ class ScalaStep(Step):
 
         with phase("adversarial forward"):  # r(gamma, Phi(x, xi, delta)), 0 for samples where it is not finite
             noisy_BLD = e_BLD + delta_BLD
-            del delta_BLD, fused  # as large as the embeddings, or larger: the next pass can use this memory
+            del delta_BLD, fused  # frees memory for the next pass
             r_B = self._divergence(encoder, batch, context, noisy_BLD, gamma_BC)
             finite_B = torch.isfinite(r_B.detach())
             if not finite_B.all():
@@ -209,8 +205,8 @@ class ScalaStep(Step):
     def memory_factor(self, encoder: Encoder, context: StepContext) -> float:
         """Return 2 for the two graphs of `label_gradient`, 8/7 where a VJP precedes the backward of f, else 1.
 
-        Such a VJP holds the gradients of a layer beside all activations, because it must not free the graph: 1.14 to
-        1.17 times the memory of a plain step on three layers, less on more.
+        The VJP holds a layer's gradients beside all activations, because it keeps the graph: measured 1.14 to 1.17
+        times the memory of a plain step on three layers, less on more.
         """
         if not self._noise_started(context):
             return 1.0
@@ -225,7 +221,6 @@ def _num_outputs(encoder: Encoder) -> int:
 
 
 def _is_finite(values_BLD: Tensor) -> Tensor:
-    """Return which samples have finite values only."""
     return torch.isfinite(torch.linalg.vector_norm(values_BLD.flatten(1), torch.inf, dim=1))
 
 
@@ -243,9 +238,8 @@ class FusedAscent:
 
     so its gradient at delta_0 is 2 J' F J delta_0. F is 0 along (1, ..., 1), hence J' is needed on the C - 1 zero-sum
     directions q only: with g_q = J' q, both J delta_0 = sum of (g_q . delta_0) q and the result, a sum of g_q, follow.
-    One of them is free, because the clean backward computes J' df with df = p - y, the derivative of f by z. Two
-    classes and regression need no other; three classes need one more vector-Jacobian product. It is taken here, before
-    the backward of f, so that this backward can free the graph.
+    The clean backward computes one of them anyway: J' df with df = p - y, the derivative of f by z. Two classes and
+    regression need no other; three classes need one more vector-Jacobian product, before that backward frees the graph.
     """
 
     def __init__(self, target: Literal["LP", "GT"], e_BLD: Tensor, gamma_BC: Tensor, df_BC: Tensor) -> None:
@@ -306,15 +300,13 @@ def loss_with_derivative(logits_BC: Tensor, labels_B: Tensor, regression: bool) 
 class Settling:
     """The rule `delay_rule="settled"`: start the noise once the training loss has settled, at t_s at the latest.
 
-    The paper finds that noise from the first step on is spent on a model that is still far from its final weights, and
-    leaves open how t_s may be chosen during training. This rule needs only the mean task loss L_0, L_1, ... of windows
-    of half an epoch. The noise starts after window k when
+    The paper leaves open how t_s may be chosen during training. This rule needs only the mean task loss L_0, L_1, ...
+    of windows of half an epoch. The noise starts after window k when
 
         L_0 - L_k >= MIN_FALL * L_0                       the loss has fallen, so warm-up is over, and
         L_(k-1) - L_k < MAX_LAST_SHARE * (L_0 - L_k)      the last window has a small share in the fall.
 
-    Losses are sums over the global batch, equal on all workers, so that all of them start at the same step. The fields
-    are plain values and saved with the state of a run.
+    Losses are those of the global batch, equal on all workers. The fields are saved with the state of a run.
     """
 
     window: int  # steps
@@ -324,7 +316,7 @@ class Settling:
 
     @classmethod
     def over(cls, steps_per_epoch: int) -> Settling:
-        """Return the rule with windows of half an epoch, at least one step long."""
+        """Use windows of half an epoch, at least one step long."""
         return cls(max(1, steps_per_epoch // WINDOWS_PER_EPOCH))
 
     def observe(self, loss: float) -> None:

@@ -3,9 +3,8 @@
 A few rows of the data run through a float64 copy of the model with randomly perturbed weights, twice: by the stock
 model, each row alone and unpadded, and by our encoder (word embeddings looked up outside, rows padded into one batch,
 the last layer narrowed, our attention and dropout code). Logits and the gradients of all parameters must agree to 1e-9.
-Where they do not, slower settings are tried, down to the stock model on unpadded batches of equal length; a model for
-which no setting is exact is refused. Perturbed weights make this a test of the structure: a head of zeros, an output
-bias of 1000 or a tiny initialisation hide nothing.
+Where they do not, slower settings are tried, down to unpadded batches of equal length; a model for which none is exact
+is refused. With perturbed weights, a head of zeros, an output bias of 1000 or a tiny initialisation hide nothing.
 """
 
 from __future__ import annotations
@@ -28,14 +27,12 @@ from scala_lab.models.encoder import Encoder, find_word_embeddings
 from scala_lab.models.fast_layers import Narrowing, drops_out, own_attention, prove_narrowing, use_own_attention
 from scala_lab.models.loading import to_float64
 
-TOLERANCE = 1e-9
-"""Largest relative difference between our encoder and the stock model, in float64."""
+TOLERANCE = 1e-9  # largest relative difference between our encoder and the stock model, in float64
 
 ROWS, MAX_TOKENS, MAX_TOKENS_FORWARD = 5, 24, 256
 """Rows that are compared; longer ones lose their middle, which saves time, later where only logits are compared."""
 
-RANDOM_TRIES = 8
-"""Further passes in training mode in which the random numbers that a model draws may change its logits."""
+RANDOM_TRIES = 8  # further passes in training mode in which a model's random numbers may change its logits
 
 NEGLIGIBLE = 1e-4
 """A tensor's gradient is compared relative to its own largest entry, or to this share of the model's largest where
@@ -80,10 +77,9 @@ class Admission:
 
 
 def admit(model: nn.Module, split: TokenSplit, pad_token: int, name: str, use: Use = "train") -> Admission:
-    """Find the fastest exact settings for a model on a task's rows, or refuse it with a sentence on what differs.
+    """Find the fastest exact settings for a model on a task's rows, or refuse it (as `name`) with what differs.
 
-    To train, logits and gradients from word embeddings are compared; to predict, logits from token ids. The model is
-    not changed; `name` is what errors call it.
+    To train, logits and gradients from word embeddings are compared; to predict, logits from token ids.
     """
     rows, long_rows = _few_rows(split, MAX_TOKENS), _few_rows(split, MAX_TOKENS_FORWARD)
     ids = torch.as_tensor(np.append(long_rows.ids, pad_token))
@@ -118,10 +114,9 @@ def admit(model: nn.Module, split: TokenSplit, pad_token: int, name: str, use: U
 
 
 def random_twin(model: nn.Module, ids: Tensor | None = None) -> nn.Module:
-    """Copy a model into float64 and eval mode, with weights perturbed so that every part of it acts.
+    """Copy a model into float64 and eval mode, with weights perturbed so that it has derivatives everywhere.
 
-    Weights get noise of about 1/sqrt(inputs) and biases are drawn anew: a head of zeros or a tiny initialisation then
-    has derivatives everywhere, and no large offset hides a difference. With `ids`, the tokens of the rows that will be
+    Weights get noise of about 1/sqrt(inputs) and biases are drawn anew. With `ids`, the tokens of the rows that will be
     run, a plain word embedding table is cut to their rows: copying all of it would take most of the time.
     """
     twin = _float64_copy(model, ids)
@@ -158,8 +153,7 @@ class _Trial:
     def run(self, padding: Padding, fast: bool, narrowing: Narrowing | None = None) -> Admission | None:
         """Run the rows by our encoder and return its settings; raise UserError if the result is not the stock model's.
 
-        `fast` uses our attention and a narrowed last layer, default whatever narrowing can be proved; None where that
-        leaves nothing fast.
+        `fast` uses our attention and the narrowing, default what can be proved; None where nothing fast applies.
         """
         indices, lengths = np.arange(len(self.rows)), self.rows.lengths
         equal_lengths = [indices[lengths == length] for length in np.unique(lengths)]
@@ -227,10 +221,7 @@ def _differences(ours: _Outcome, stock: _Outcome) -> tuple[float, float | None]:
 
 
 def _gradient_difference(ours: Tensor | None, stock: Tensor | None, negligible: float) -> float:
-    """Return the largest relative difference of two gradients, infinite where one of them is not finite.
-
-    No gradient equals one of zeros: the stock model and ours may differ in which parameters autograd reaches.
-    """
+    """Return the largest relative difference, infinite where one is not finite; None is a gradient of zeros."""
     if ours is None or stock is None:
         rest = stock if ours is None else ours
         return 0.0 if rest is None or not rest.any() else float("inf")
@@ -250,8 +241,7 @@ def _proved(twin: nn.Module, batches: Sequence[_Batch]) -> Narrowing:
 def _is_stochastic(twin: nn.Module, rows: TokenSplit, use: Use) -> bool:
     """Whether two passes in training mode differ, in their logits or gradients.
 
-    A model that draws random numbers may use them rarely (a mixture of experts that samples among nearly equal ones),
-    so it runs more often.
+    A model that draws random numbers may use them rarely (a router that samples among experts), so it runs more often.
     """
     batches = _batches(twin, rows, [np.array([row]) for row in range(len(rows))], Padding())
     longest = batches[int(np.argmax(rows.lengths))][1]
@@ -355,10 +345,7 @@ def first_line(error: Exception) -> str:
 
 
 class Float64Islands(TorchFunctionMode):
-    """Compute in float64 what models compute in float32 whatever their own precision (RMSNorm, softmax, rotations).
-
-    Otherwise their rounding, which depends on the shapes of a batch, would be all that the comparison sees.
-    """
+    """Replace float32 inside a float64 model (RMSNorm, softmax, rotations), whose rounding depends on the batch."""
 
     _LOW = frozenset({torch.float32, torch.float16, torch.bfloat16})
 

@@ -1,8 +1,7 @@
 """Make tiny random classifiers of every architecture that transformers has a text classifier for.
 
-With them, statements about models in general are tested on each architecture. A config is shrunk by the names of its
-fields; `EXTRAS` holds what an architecture needs beyond that. Everything else stays as the architecture has it: kinds
-of layers, initialisation, whether it has a padding token and on which side its tokenizer pads.
+A config is shrunk by the names of its fields; `EXTRAS` holds what an architecture needs beyond that. Everything else
+stays as the architecture has it: kinds of layers, initialisation, the padding token and the side its tokenizer pads.
 """
 
 from __future__ import annotations
@@ -16,13 +15,8 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import CONFIG_MAPPING, AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
-from transformers.models.auto import modeling_auto
-from transformers.models.auto.tokenization_auto import (
-    MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS,
-    TOKENIZER_MAPPING_NAMES,
-    TokenizersBackend,
-    tokenizer_class_from_name,
-)
+from transformers.models.auto import modeling_auto, tokenization_auto
+from transformers.models.auto.tokenization_auto import TokenizersBackend
 
 from scala_lab.errors import UserError, nearest
 
@@ -195,8 +189,10 @@ def _tokenizer(model: PreTrainedModel) -> transformers.PreTrainedTokenizerFast:
     decoder whose config has no padding token gets none.
     """
     config, model_type = model.config.get_text_config(), model.config.model_type
-    own = tokenizer_class_from_name(TOKENIZER_MAPPING_NAMES.get(model_type) or "TokenizersBackend")
-    if own and model_type in MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS and own is not TokenizersBackend:
+    class_name = tokenization_auto.TOKENIZER_MAPPING_NAMES.get(model_type) or "TokenizersBackend"
+    own = tokenization_auto.tokenizer_class_from_name(class_name)
+    replaced = model_type in tokenization_auto.MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS
+    if own and replaced and own is not TokenizersBackend:
         return _byte_level(own)
     ids: dict[str, int | None] = {}
     for role in ("pad", "bos", "eos", "cls", "sep", "mask", "unk"):

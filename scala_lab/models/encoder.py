@@ -24,11 +24,9 @@ class Encoder:
     The model is called with its token ids, and its word embedding table returns the given embeddings. So whatever else
     a model does with ids (the last token of a decoder, positions counted from the padding) stays right.
 
-    Args:
-        model: Left in the mode that it is in.
-        narrowing: What the last layer computes for the first token alone, as `admission.admit` proved it.
-        stochastic: Whether the model has dropout; default as its modules and config say.
-        autocast: Precision of matrix products; default that of the weights.
+    `narrowing` is what the last layer computes for the first token alone, as `admission.admit` proved it. `stochastic`
+    says whether the model has dropout, by default as its modules and config say. `autocast` is the precision of matrix
+    products, by default that of the weights.
     """
 
     def __init__(
@@ -75,13 +73,10 @@ class Encoder:
     def logits(self, embeddings: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         """Compute the outputs of the head from word embeddings: (samples, classes), in at least float32."""
         with replaced_embeddings(self._table, inputs["input_ids"], embeddings):
-            return self._run(**inputs)
+            return self.predict(inputs)
 
     def predict(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Compute the outputs of the head from token ids."""
-        return self._run(**inputs)
-
-    def _run(self, **inputs: Tensor) -> Tensor:
         device, dtype = next(self.model.parameters()).device.type, self.autocast or torch.bfloat16
         with narrowed(self.model, self.narrowing), torch.autocast(device, dtype, enabled=self.autocast is not None):
             logits = self.model(**inputs, **self._options).logits
@@ -108,7 +103,7 @@ class Encoder:
 
 
 def without_cache(model: nn.Module) -> dict[str, bool]:
-    """Return the option by which a decoder stores no keys and values for further tokens; none for other models."""
+    """Return the option that turns off a decoder's cache of keys and values; none for other models."""
     return {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
 
 
@@ -125,10 +120,8 @@ def find_word_embeddings(model: nn.Module) -> nn.Module | None:
 def replaced_embeddings(table: nn.Module, ids: Tensor, embeddings: Tensor) -> Iterator[None]:
     """Make a word embedding table return these embeddings for these ids inside the block.
 
-    Tokens that a model itself appends (Longformer fills up its attention window) are looked up as usual.
-
-    Raises:
-        UserError: Inside the block the model looked up other ids, or none.
+    Tokens that a model itself appends (Longformer fills up its attention window) are looked up as usual. A model that
+    looks up other ids inside the block, or none, is refused with a UserError.
     """
     if embeddings.shape[:2] != ids.shape:
         raise ValueError(f"{tuple(ids.shape)} tokens have no embeddings of shape {tuple(embeddings.shape)}")
@@ -159,10 +152,10 @@ def replaced_embeddings(table: nn.Module, ids: Tensor, embeddings: Tensor) -> It
 
 
 class _InPlaceLookup(torch.autograd.Function):
-    """E[ids] whose backward adds the rows' gradients straight into E.grad, which must exist.
+    """Look up E[ids]; backward adds the rows' gradients in place to E.grad, which must exist.
 
-    The stock backward fills a zero tensor as large as the whole table for every micro-batch, which on CPU costs more
-    than a layer of a small encoder.
+    The stock backward allocates a dense gradient of the whole table for every micro-batch, which on CPU costs more than
+    a layer of a small encoder.
     """
 
     @staticmethod

@@ -1,25 +1,21 @@
 """Dropout, attention and the last layer without needless work on CPU.
 
-Dropout: torch draws one random number per entry, which takes more time than a small encoder's attention. Here one
-number of 64 bits serves four entries, 16 bits each, at a sixth of the cost; a rate is rounded to the nearest 1/65536,
-and the scale fits the rounded rate, so the mean stays exact. Masks come from torch's own generator: seeding it fixes
-them.
+Dropout: torch draws a random number per entry, which takes more time than a small encoder's attention. Here one number
+of 64 bits serves four entries, at a sixth of the cost. A rate is rounded to the nearest 1/65536 and the scale fits the
+rounded rate, so the mean stays exact. Masks come from torch's own generator: seeding it fixes them.
 
-Attention: torch's kernel for attention with dropout draws a random number per entry and copies what it scales. Here
-masks are drawn as above, and scale and padding enter with the product of queries and keys. Where the queries of a
-sample are one broadcast query, because the last layer is computed for the first token alone,
-attention is computed for this query and its result broadcast.
+Attention: masks are drawn as above, and scale and padding enter with the product of queries and keys. Where the
+queries of a sample are one broadcast query, because the last layer is computed for the first token alone, attention is
+computed once and broadcast.
 
-Narrowing: the last layer is run for the first token alone where a classifier's head provably reads no other.
-Classifiers of the BERT family read the first token of the last layer. What the last feed-forward block makes of the
-other tokens enters no loss, but would be computed, differentiated and multiplied by zero: two ninths of all work in an
-encoder of three layers. Taking the first token before the last but one LayerNorm leaves that out. The query and the
-output projection of the attention before it are read for the first token only, too: a further fourteenth.
+Narrowing: classifiers of the BERT family read the first token of the last layer alone. Taking it before the last but
+one LayerNorm saves the last feed-forward block for all other tokens, two ninths of all work in an encoder of three
+layers; taking it in the query and output projections of the attention before, a further fourteenth.
 
 Whether this holds is proved, not assumed, on a model with random weights in float64: the derivative of the logits by
 what would be left out must be exactly zero, entry by entry, on rows of several lengths. Exact zeros come from the
-structure of the graph (nothing reads these numbers), not from small weights, so the proof holds for all weights. Keys
-and values are read by the first token's query, have derivatives, and are never narrowed.
+structure of the graph, not from small weights, so the proof holds for all weights. Keys and values are read by the
+first token's query, have derivatives, and are never narrowed.
 """
 
 from __future__ import annotations
@@ -36,7 +32,6 @@ import torch
 from torch import Tensor, nn
 
 LEVELS = 1 << 16  # dropout rates that 16 random bits can tell apart
-
 NAME = "scala_lab"  # of this attention among those of transformers
 
 _RATE = re.compile(r"dropout|pdrop|drop_path|layer_?drop|drop_rate")
@@ -75,10 +70,7 @@ def use_fast_dropout(model: nn.Module) -> None:
 
 
 def dropout_rates(config: Any, *, jitter: bool) -> dict[str, float | None]:
-    """Return the dropout rates of a model's config, and with `jitter` those that make the routing to experts random.
-
-    A rate of None means that another one is used instead.
-    """
+    """Return the dropout rates of a model's config (None: another one is used), with `jitter` also those of routers."""
     rates = {}
     for name, value in config.to_dict().items():
         number = isinstance(value, (int, float))
@@ -140,14 +132,10 @@ def attention(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Compute scaled dot-product attention, by the interface of transformers.
+    """Compute scaled dot-product attention, by the interface of transformers: (samples, tokens, heads, width), None.
 
-    Queries are (samples, heads, tokens, width), as are keys and values, whose heads may be fewer and shared by groups;
-    the mask is boolean or added to scores, (samples, 1 or heads, 1 or tokens, tokens). Anything but plain
-    bidirectional attention is left to torch's kernel.
-
-    Returns:
-        (samples, tokens, heads, width), and None in place of attention weights.
+    Queries, keys and values are (samples, heads, tokens, width); the mask is boolean or added to scores, (samples, 1 or
+    heads, 1 or tokens, tokens). Anything but plain bidirectional attention is left to torch's kernel.
     """
     tokens, plain = query.shape[2], _is_plain(module, options) and query.shape[1] == key.shape[1]
     if plain and is_broadcast_query(query):
@@ -209,8 +197,7 @@ def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
 
 
-SAME = 1e-11
-"""Largest relative difference of float64 logits that another order of summation explains."""
+SAME = 1e-11  # largest relative difference of float64 logits that another order of summation explains
 
 
 class Call(NamedTuple):
@@ -232,7 +219,7 @@ class Narrowing:
 
     @property
     def calls(self) -> list[Call]:
-        """All narrowed calls."""
+        """All narrowed calls, the LayerNorm's last."""
         return [call for call, _ in self.projections] + ([] if self.norm is None else [self.norm])
 
 
@@ -269,9 +256,8 @@ def narrowed(model: nn.Module, narrowing: Narrowing) -> Iterator[None]:
 def prove_narrowing(model: nn.Module, run: Callable[[], Tensor]) -> Narrowing:
     """Return the widest narrowing that provably changes nothing; an empty one where nothing can be proved.
 
-    Args:
-        model: In float64 and eval mode, with weights none of which are zero by design: see `admission.random_twin`.
-        run: Computes the model's logits, by its own forward pass, on rows of several lengths.
+    The model is in float64 and eval mode, with no weights that are zero by design (see `admission.random_twin`); `run`
+    computes its logits, by its own forward pass, on rows of several lengths.
     """
     calls, expected = _record_calls(model, run)
     norms = [index for index, (_, _, is_norm) in enumerate(calls) if is_norm]

@@ -1,11 +1,9 @@
 """Load encoders with a classification or regression head and their tokenizers, checked before anything is trained.
 
-A head for two classes fits any task of two classes, and read in the wrong order it is wrong on every row that it has
-right. So outputs are matched to the task's classes by the names in config.json or by `--label-names`, and the rows of
-the head's last layer are put into the task's order: metrics, predictions and curvature then need to know nothing of it.
-
-transformers fills what a checkpoint lacks with random weights and says so in a log; a run would then train a random
-encoder without anyone noticing. So weights, config, tokenizer and rows are checked to belong together.
+A head for two classes fits any task of two classes, whatever their order. So outputs are matched to the task's classes
+by the names in config.json or by `--label-names`, and the head's last layer is permuted into the task's order: metrics,
+predictions and curvature need not know. transformers fills what a checkpoint lacks with random weights and a line in a
+log, so weights, config, tokenizer and rows are checked to belong together.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
 
     from scala_lab.data.tokens import TokenSplit
 
-
+T = TypeVar("T")
 Order = tuple[int, ...]  # for each class of the task, the output of the checkpoint that stands for it
 SHOWN = 10  # names that a sentence lists before it counts the rest
 
@@ -95,13 +93,7 @@ def _output_names(config: Any, source: str) -> list[str]:
 
 
 def _match(names: Sequence[str], classes: Sequence[str]) -> Order | None:
-    """Return the index of each class among the names; None unless the names are the classes.
-
-    Case and separators do not count, unless classes differ by them alone.
-
-    >>> _match(["Not-Duplicate", "DUPLICATE"], ["duplicate", "not_duplicate"])
-    (1, 0)
-    """
+    """Return the index of each class among the names, ignoring case and separators where that is unambiguous."""
     for spell in (str, lambda name: re.sub(r"[\s_-]+", "_", name.strip().casefold())):
         spelled, wanted = [spell(name) for name in names], [spell(name) for name in classes]
         if len(set(wanted)) == len(wanted) and sorted(spelled) == sorted(wanted):
@@ -115,19 +107,13 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def order_outputs(model: PreTrainedModel, order: Order, source: str) -> None:
-    """Put the outputs of a classifier into another order: afterwards output i is what output `order[i]` was.
-
-    Raises:
-        UserError: There is no layer of which this can be proved.
-    """
+    """Put the outputs of a classifier into another order: afterwards output i is what output `order[i]` was."""
     if order == tuple(range(len(order))):
         return
+    fault, cannot = "has its classes in another order than the task", "they cannot be put into the task's order"
     named_layer = logits_layer(model, len(order))
     if named_layer is None:
-        raise UserError(
-            f"{source} has its classes in another order than the task, and no linear layer makes its logits: "
-            "they cannot be put into the task's order"
-        )
+        raise UserError(f"{source} {fault}, and no linear layer makes its logits: {cannot}")
     name, layer = named_layer
 
     def layer_input() -> torch.Tensor:
@@ -141,8 +127,7 @@ def order_outputs(model: PreTrainedModel, order: Order, source: str) -> None:
             parameter.copy_(parameter[list(order)])
     if not layer_input().equal(before):
         raise UserError(
-            f"{source} has its classes in another order than the task, and {name}, which makes its logits, shares its "
-            "weights with other layers: they cannot be put into the task's order"
+            f"{source} {fault}, and {name}, which makes its logits, shares its weights with other layers: {cannot}"
         )
 
 
@@ -173,8 +158,6 @@ def _run(model: PreTrainedModel, hook: RemovableHandle) -> torch.Tensor:
         finally:
             model.train(training)
 
-
-T = TypeVar("T")
 
 _POSITION_TABLE = re.compile(r"(position_embeddings|positions?_embed|embed_positions|wpe|pos_emb)$")
 """Names of tables with one row per position."""
@@ -229,11 +212,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def model_fingerprint(location: str) -> str:
-    """Return a short hash that tells one model's weights from another's.
-
-    For a folder: config plus size, first and last megabyte of each weight file, so that large models stay cheap to
-    check. For a hub name: the name.
-    """
+    """Return a hub name, or hash a folder's config and, to stay cheap, the ends and the size of each weight file."""
     folder = Path(location)
     if not folder.is_dir():
         return location
@@ -285,9 +264,8 @@ def load_classifier(
         task: Decides the number of outputs and the label names.
         seed: Seed of the weights that the checkpoint does not hold.
         dropout: Sets all dropout rates; 0 also turns off the jitter of routers to experts.
-        new_head: Whether weights missing from the checkpoint, or a head of another size, start fresh. False
-            (for evaluation) makes both an error.
-        first_guess: Output of a fresh regression head before it has learned anything; default 0.
+        new_head: Whether a head that is missing or of another size is initialised (to train) or an error (to evaluate).
+        first_guess: Initial output of a new regression head; default 0.
         label_names: The task's classes in the order of the checkpoint's outputs; default as its config names them.
     """
     from transformers import AutoConfig, AutoModelForSequenceClassification
@@ -371,10 +349,10 @@ def _check_head(config: Any, task: Task, model: str) -> None:
 
 
 def _check_weights(model: PreTrainedModel, report: Mapping[str, Any], source: str, *, with_head: bool) -> bool:
-    """Refuse weights with nan or inf, or that do not fill the encoder; return whether the head starts fresh.
+    """Refuse weights with nan or inf, or that do not fill the encoder; return whether the head is initialised.
 
-    Keys that are missing or of another shape are in the report of `from_pretrained(..., output_loading_info=True)`.
-    Pooler and classifier may start fresh, unless the weights must come `with_head`.
+    `report` is what `from_pretrained(..., output_loading_info=True)` returns. Pooler and classifier may be missing,
+    unless the weights must come `with_head`.
     """
     in_encoder = f"{model.base_model_prefix}."
 
@@ -402,8 +380,7 @@ def _check_weights(model: PreTrainedModel, report: Mapping[str, Any], source: st
 def settle_pad_token(model: PreTrainedModel, tokenizer: Any, splits: Iterable[TokenSplit]) -> int:
     """Return the id that rows are padded with; a model without one gets an id, in its config, that no row has.
 
-    Heads of decoders read the last token that is not padding, by the pad token of their config: so that token, not the
-    tokenizer's, is what rows must be padded with, and one that is chosen here must not be a row's own.
+    Heads of decoders read the last token that is not the pad token of their config, so the tokenizer's does not count.
     """
     config = model.config.get_text_config()
     vocabulary = _vocabulary(model)
@@ -455,10 +432,7 @@ def _vocabulary(model: PreTrainedModel) -> int:
 
 
 def _positions(model: torch.nn.Module) -> int | None:
-    """Return how many tokens the table of absolute positions has room for.
-
-    RoBERTa's counts from after its padding row; OPT's and BART's reserve `offset` rows at their start.
-    """
+    """Return the number of absolute positions, without the rows that RoBERTa (padding), OPT, BART (offset) reserve."""
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Embedding) and _POSITION_TABLE.search(name):
             reserved = getattr(module, "offset", 0 if module.padding_idx is None else module.padding_idx + 1)

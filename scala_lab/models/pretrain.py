@@ -1,10 +1,8 @@
 """BERT's pretraining on text of the synthetic grammar, which made the embedded encoder.
 
 The loss is BERT's: the mean over masked tokens, which are predicted, plus the mean over pairs of sentences, where the
-pooled output of the first token predicts whether the two belong together.
-
-The result is a function of the settings alone: text, masks, order and weights are seeded, batches hold lines of similar
-length, and dropout is off, so on one machine with one thread count two runs end with the same bytes.
+pooled output of the first token predicts whether the two belong together. Text, masks, order and weights are seeded and
+dropout is off, so on one machine with one thread count two runs end with the same bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from scala_lab.data.synthetic.generation import Line, lines
-from scala_lab.data.synthetic.words import all_words
+from scala_lab.data.synthetic.lexicon import all_words
 from scala_lab.errors import UserError
 from scala_lab.files import new_folder, write_json
 
@@ -30,11 +28,8 @@ if TYPE_CHECKING:
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 RECORD, HEAD = "pretrain.json", "pretraining_heads.safetensors"
 FILES = frozenset({RECORD, HEAD, "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"})
-"""The files of an encoder's folder."""
-
 HELDOUT_LINES, HELDOUT_SEED = 4_000, 1_000_003
-IGNORE_INDEX = -100
-"""In `Batch.fits`, for lines without a pair label, as torch's cross-entropy."""
+IGNORE_INDEX = -100  # in `Batch.fits`, for lines without a pair label
 
 
 @dataclass(frozen=True)
@@ -65,18 +60,14 @@ class Batch(NamedTuple):
     fits: np.ndarray
 
 
-def pretrain(
-    out: Path, settings: Settings | None = None, progress: Callable[[int, float], None] | None = None
-) -> dict[str, Any]:
-    """Train an encoder and write it to a folder; an earlier encoder there is replaced at the end.
+def pretrain(out: Path, settings: Settings, progress: Callable[[int, float], None] | None = None) -> dict[str, Any]:
+    """Train an encoder, write it to a folder in place of an earlier one, and return its record, as in `pretrain.json`.
 
-    AdamW, linear warm-up and decay, gradient norm clipped at 1. `progress` is called after every step with the number
-    of steps done and the step's loss. Returns the record that is written to `pretrain.json`.
+    AdamW, linear warm-up and decay, gradient norm clipped at 1. `progress` gets the number of steps done and the loss.
     """
     import torch
     from torch.nn.functional import cross_entropy
 
-    settings = settings or Settings()
     check_folder(out)
     torch.set_num_threads(settings.threads)
     rng = np.random.default_rng(settings.seed)
@@ -96,9 +87,8 @@ def pretrain(
     # Eval mode: no dropout. The text is endless, so there is nothing to regularise.
     model.eval()
     for step in range(settings.steps):
-        token_logits, targets, pair_logits, fits = _predict(
-            model, batches[step % len(batches)], settings.mask_rate, rng
-        )
+        batch = batches[step % len(batches)]
+        token_logits, targets, pair_logits, fits = _predict(model, batch, settings.mask_rate, rng)
         labelled = fits != IGNORE_INDEX
         pair_loss = cross_entropy(pair_logits[labelled], fits[labelled], reduction="sum") / max(1, int(labelled.sum()))
         loss = cross_entropy(token_logits, targets) + pair_loss
@@ -152,11 +142,7 @@ def _predict(
 
 
 def corrupt(batch: Batch, vocabulary_size: int, rate: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Choose tokens to predict; of these 80% become [MASK], 10% a random token, 10% stay.
-
-    Returns:
-        The corrupted ids, and a boolean array of the chosen positions, at least one.
-    """
+    """Choose tokens to predict, at least one, of which 80% become [MASK], 10% a random token; return ids and choice."""
     chosen = (rng.random(batch.ids.shape) < rate) & (batch.ids >= len(SPECIAL))
     if not chosen.any():
         chosen[0, 1] = True

@@ -1,4 +1,4 @@
-"""From a spec to an optimizer: parameter groups, the base class of Lamb and Ngd, and the learning rate."""
+"""From a spec to an optimizer: parameter groups and the learning rate."""
 
 from __future__ import annotations
 
@@ -11,13 +11,7 @@ import torch
 from torch import nn
 
 if TYPE_CHECKING:
-    import torch
-
     from scala_lab.config import OptimSpec
-
-
-BLOCK = re.compile(r"^(.*?\.\d+)\.")
-"""The start of a parameter's name up to its first number: `bert.encoder.layer.0`."""
 
 
 def parameter_groups(
@@ -81,18 +75,15 @@ def layer_names(model: nn.Module) -> dict[str, str]:
     layers: dict[str, str] = {}
     outside = "embeddings"
     for name, _ in model.named_parameters():
-        block = BLOCK.match(name)
+        block = re.match(r"(.*?\.\d+)\.", name)  # up to the first number: bert.encoder.layer.0
         if block:
             outside = "head"
-        layers[name] = block.group(1) if block else outside
+        layers[name] = block[1] if block else outside
     return layers
 
 
-REFERENCE_BATCH = 32
-"""The batch size at which rates are quoted."""
-
-REFERENCE_WIDTH = 384
-"""The encoder width at which rates are quoted."""
+REFERENCE_BATCH, REFERENCE_WIDTH = 32, 384
+"""The batch size and the encoder width at which rates are quoted."""
 
 BASE_RATE: Mapping[str, float] = {"adamw": 1.77e-4, "lamb": 1.77e-3, "ngd": 1.77e-3}
 """Peak rate at the reference batch and width; at batch size 1024 that is 1e-3 for adamw and 1e-2 for the others."""
@@ -108,7 +99,7 @@ of the others are proportional to the weight norm, whatever the number of weight
 def build_optimizer(model: torch.nn.Module, spec: OptimSpec, lr: float) -> torch.optim.Optimizer:
     """Return the optimizer of a resolved spec for a model that is already on its device and in its dtype."""
     if spec.optimizer is None or spec.groups is None or spec.eps is None:
-        raise ValueError("build_optimizer needs a resolved spec: optimizer, groups and eps are still open")
+        raise ValueError("build_optimizer needs a resolved spec: optimizer, groups and eps are None")
     groups = parameter_groups(model, spec.weight_decay, spec.groups, spec.adapt_all, spec.optimizer)
     limits = {"max_weight_norm": spec.max_weight_norm, "min_weight_norm": spec.min_weight_norm}
     betas = (spec.beta1, spec.beta2)
@@ -128,7 +119,7 @@ def rate_factor(step: int, total: int, warmup: float) -> float:
     """Return the share of the peak rate at a 0-based step: linear warm-up to 1, then linear decay, never 0.
 
     min((step + 1) / (W + 1), (total - step) / (total - W)) with W = round(warmup * total) warm-up steps, at
-    most total - 1. The peak is at step W; the step after the last would have rate 0.
+    most total - 1. The peak is at step W.
     """
     if not 0 <= step < total:
         raise ValueError(f"step {step} is not one of {total} steps")

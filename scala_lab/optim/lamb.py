@@ -14,8 +14,7 @@ Algorithm 2. Implementations differ; the choices here:
 
 - Bias correction is part of u, before its norm is taken, as in apex and timm; pytorch-optimizer takes the ratio
   over the uncorrected moments and adds eps to ||u||.
-- nu clips the weight norm, as the paper's phi may and as pytorch-optimizer does (at 10); timm can clip the ratio
-  (at 1) instead, apex clips neither.
+- nu clips the weight norm, as in pytorch-optimizer (at 10); timm can clip the ratio (at 1) instead, apex neither.
 - The gradient is not clipped; apex and timm by default first scale it to a global norm of at most 1.
 - The parameter group says whether a tensor is adapted (`adapt`); apex and timm infer it from weight decay.
 - Bias correction counts the steps of each tensor, not of its group.
@@ -33,7 +32,7 @@ from torch import Tensor
 
 
 class GroupwiseOptimizer(torch.optim.Optimizer, ABC):
-    """Base of Lamb and Ngd: updates group after group, scaled by nu(||w||) with nu(c) = max(low, min(c, high))."""
+    """Base of Lamb and Ngd, which scale updates by nu(||w||), nu(c) = max(low, min(c, high))."""
 
     def __init__(
         self, params: Iterable[Any], lr: float, weight_decay: float, low: float, high: float, **defaults: Any
@@ -49,11 +48,9 @@ class GroupwiseOptimizer(torch.optim.Optimizer, ABC):
         """Add a group after checking that it has one device, one dtype and one decay mark per tensor."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
-        kinds = {(param.device, param.dtype) for param in group["params"]}
+        kinds = sorted({str((param.device, param.dtype)) for param in group["params"]})
         if len(kinds) > 1:
-            raise ValueError(
-                f"tensors of one parameter group must share a device and a dtype, found {sorted(map(str, kinds))}"
-            )
+            raise ValueError(f"tensors of one parameter group must share a device and a dtype, found {kinds}")
         if group["decayed"] is not None and len(group["decayed"]) != len(group["params"]):
             raise ValueError(f"`decayed` has {len(group['decayed'])} entries for {len(group['params'])} tensors")
 
@@ -78,23 +75,15 @@ class GroupwiseOptimizer(torch.optim.Optimizer, ABC):
 class Lamb(GroupwiseOptimizer):
     """LAMB with a clipped weight norm; the module's docstring has the formula.
 
-    A parameter group may also set:
+    Tensors of a parameter group share a device and a dtype. A group may also set:
 
     - `adapt` (default True): False makes ratio = 1, which is bias-corrected AdamW.
     - `joint` (default False): True gives all tensors of the group one ratio, with norms over their
       concatenation, as the ScaLA paper's per-layer rates; False gives each tensor its own.
     - `decayed` (default None): one bool per tensor; tensors marked False take no weight decay.
 
-    A step needs one temporary of the size of the largest group and never waits for the device.
-
-    Args:
-        params: Parameters or parameter groups; tensors of one group share a device and a dtype.
-        lr: Learning rate.
-        betas: Decay of the two moments.
-        eps: Added to the root of the second moment.
-        weight_decay: Part of the update direction u.
-        max_weight_norm: U; `inf` for no clip.
-        min_weight_norm: L.
+    A step needs one temporary of the size of the largest group and does not synchronise with the device.
+    `max_weight_norm` may be `inf`, for no clip.
     """
 
     def __init__(
@@ -156,8 +145,8 @@ class Lamb(GroupwiseOptimizer):
     def _zeros_like(self, params: list[Tensor]) -> list[Tensor]:
         """Return zeros in the shapes and layouts of the parameters.
 
-        On the CPU their memory is reused from step to step: fresh pages cost more than the whole update. On CUDA
-        the caching allocator does that, and activations use the memory in between.
+        On the CPU their memory is reused from step to step, as CUDA's caching allocator does: fresh pages cost more
+        than the whole update.
         """
         if params[0].device.type != "cpu":
             return [torch.zeros_like(param, memory_format=torch.preserve_format) for param in params]
@@ -180,10 +169,7 @@ class Lamb(GroupwiseOptimizer):
         return torch.where(usable, clipped_norms / update_norms, 1.0)
 
     def clip_counts(self) -> dict[str, int]:
-        """Return how many ratios were adapted so far, and for how many of them nu clipped the weight norm.
-
-        The counts stay on the device during steps; this call waits for it. They are part of the state.
-        """
+        """Return how many ratios were adapted so far, and for how many of them nu clipped; synchronises the device."""
         state = self.state[self.param_groups[0]["params"][0]]
         clipped, adapted = (0, 0) if self._pending is None else self._pending.tolist()
         self._pending = None
@@ -219,7 +205,7 @@ def group_norms(tensors: Sequence[Tensor], joint: bool) -> Tensor:
 
 
 def add_scaled(params: list[Tensor], updates: list[Tensor], factors: Tensor) -> None:
-    """Add factor * update to each parameter, in one pass without a temporary; a single factor serves all of them."""
+    """Add factor * update to each parameter in one pass; a single factor is broadcast."""
     torch._foreach_addcmul_(params, updates, list(factors.expand(len(params)).unbind()))
 
 

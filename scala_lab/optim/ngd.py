@@ -24,15 +24,8 @@ from scala_lab.optim.lamb import GroupwiseOptimizer, add_scaled, decay_mask, gro
 class Ngd(GroupwiseOptimizer):
     """Normalized gradient descent; the module's docstring has the formula.
 
-    A parameter group may set `joint` (default True: one norm over all its tensors) and `decayed` (default
-    None: one bool per tensor; tensors marked False take no weight decay).
-
-    Args:
-        params: Parameters or parameter groups; tensors of one group share a device and a dtype.
-        lr: Learning rate.
-        max_weight_norm: U; `inf` for no clip.
-        min_weight_norm: L.
-        weight_decay: Decoupled decay.
+    Tensors of a parameter group share a device and a dtype. A group may set `joint` (default True: one norm over all
+    its tensors) and `decayed` (default None: one bool per tensor; tensors marked False take no weight decay).
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""Figures from tables and results: data in, a matplotlib Figure out, no files."""
+"""The report of studies: a folder with figures, tables, claims and a page."""

@@ -18,7 +18,7 @@ from scala_lab.errors import UserError
 from scala_lab.files import write_json
 from scala_lab.report.figures.style import figure_files
 from scala_lab.report.tables import Column, columns_of, csv_text, latex_text, markdown_text
-from scala_lab.study.api import Drawing, Findings, Study, Tabulation, find_study, frame_of
+from scala_lab.study.api import Drawing, Study, Tabulation, find_study, frame_of
 from scala_lab.study.profiles import Profile, find_profile
 from scala_lab.sweep.store import Records, unique_items
 
@@ -31,25 +31,15 @@ MANIFEST_FILE = "report.json"
 
 @dataclass(frozen=True)
 class Manifest:
-    """The profile, inputs and studies of a report.
-
-    Attributes:
-        profile: Name of the profile.
-        data_dir: As given on the command line.
-        model: As given on the command line.
-        model_is_folder: Whether that was a folder when the runs were trained.
-        device: The device that `auto` resolved to when the runs were trained, part of their ids.
-        studies: References of the studies (see `scala_lab.study.api`), in the order of the page.
-        command: The last command that added to the report.
-    """
+    """The profile, inputs and studies of a report."""
 
     profile: str
-    data_dir: str | None = None
-    model: str | None = None
-    model_is_folder: bool = False
-    device: str = "cpu"
-    studies: tuple[str, ...] = ()
-    command: str = ""
+    data_dir: str | None = None  # as given on the command line
+    model: str | None = None  # as given on the command line
+    model_is_folder: bool = False  # whether it was one when the runs were trained
+    device: str = "cpu"  # what `auto` resolved to when the runs were trained, part of their ids
+    studies: tuple[str, ...] = ()  # references of the studies (see `find_study`), in the order of the page
+    command: str = ""  # the last that added to the report
 
     @classmethod
     def read(cls, folder: Path) -> Manifest | None:
@@ -78,10 +68,6 @@ class Manifest:
         profile = find_profile(self.profile).with_data(Path(self.data_dir) if self.data_dir else None, model)
         return replace(profile, settings={"device": self.device, **profile.settings})
 
-    def describes_same_runs(self, other: Manifest) -> bool:
-        """Whether studies of both manifests belong in one report."""
-        return (self.profile, self.model, self.device) == (other.profile, other.model, other.device)
-
 
 @dataclass(frozen=True)
 class Piece:
@@ -96,29 +82,17 @@ class Piece:
 
 @dataclass(frozen=True)
 class Chapter:
-    """What a report holds of a study.
+    """What a report holds of a study; figures and tables in the order of the page."""
 
-    Attributes:
-        reference: What `find_study` finds it by.
-        study: None if it could not be found.
-        ids: Of the runs and measurements it needs.
-        statuses: Number of cells by status.
-        figures: In the order of the page.
-        tables: In the order of the page.
-        claims: With their verdicts.
-        found: The study's sentences on what was found.
-        failure: Why there are no findings; '' where there are.
-    """
-
-    reference: str
-    study: Study | None = None
-    ids: frozenset[str] = frozenset()
-    statuses: Mapping[str, int] = field(default_factory=dict)
+    reference: str  # what `find_study` finds it by
+    study: Study | None = None  # None if it could not be found
+    ids: frozenset[str] = frozenset()  # of the runs and measurements that it needs
+    statuses: Mapping[str, int] = field(default_factory=dict)  # number of cells by status
     figures: Sequence[Piece] = ()
     tables: Sequence[Piece] = ()
     claims: Sequence[ClaimRecord] = ()
-    found: str = ""
-    failure: str = ""
+    found: str = ""  # the study's sentences on what was found
+    failure: str = ""  # why there are no findings; '' where there are
 
     @property
     def name(self) -> str:
@@ -146,13 +120,11 @@ def read_chapter(reference: str, profile: Profile, records: Records) -> Chapter:
         if not chapter.ran:
             return chapter
         findings = study.analyse(profile, frame)
-        return replace(
-            chapter,
-            figures=_figures(study.name, findings),
-            tables=_tables(study.name, findings),
-            claims=tuple(findings.claims),
-            found=findings.found,
-        )
+        _check_names(study.name, findings.figures)
+        _check_names(study.name, findings.tables)
+        figures = [_figure(study.name, drawing) for drawing in findings.figures]
+        tables = [_table(study.name, table) for table in findings.tables]
+        return replace(chapter, figures=figures, tables=tables, claims=tuple(findings.claims), found=findings.found)
     except Exception as error:  # noqa: BLE001 - a failing study must not affect the others
         return replace(chapter, failure=describe_failure(error))
 
@@ -163,24 +135,19 @@ def describe_failure(error: Exception) -> str:
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "site-packages" not in frame.filename] or list(frames)
-    line = f" ({Path(own[-1].filename).name}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{line}"
+    line = f"{Path(own[-1].filename).name}, line {own[-1].lineno}, in {own[-1].name}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())} ({line})"
 
 
-def _figures(study: str, findings: Findings) -> list[Piece]:
-    _check_names(study, findings.figures)
-    return [Piece(_stem(study, drawing), drawing.caption, figure_files(drawing.figure)) for drawing in findings.figures]
+def _figure(study: str, drawing: Drawing) -> Piece:
+    return Piece(_stem(study, drawing), drawing.caption, figure_files(drawing.figure))
 
 
-def _tables(study: str, findings: Findings) -> list[Piece]:
-    _check_names(study, findings.tables)
-    pieces = []
-    for table in findings.tables:
-        stem = _stem(study, table)
-        texts = {".csv": csv_text(table), ".md": markdown_text(table), ".tex": latex_text(table, stem)}
-        files = {ending: text.encode() for ending, text in texts.items()}
-        pieces.append(Piece(stem, table.caption, files, columns_of(table), tuple(table.notes)))
-    return pieces
+def _table(study: str, table: Tabulation) -> Piece:
+    stem = _stem(study, table)
+    texts = {".csv": csv_text(table), ".md": markdown_text(table), ".tex": latex_text(table, stem)}
+    files = {ending: text.encode() for ending, text in texts.items()}
+    return Piece(stem, table.caption, files, columns_of(table), tuple(table.notes))
 
 
 def _stem(study: str, part: Tabulation | Drawing) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import numbers
 import re
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,119 +15,34 @@ if TYPE_CHECKING:
     from scala_lab.study.api import Tabulation
 
 
-_GREEK = ["alpha", "beta", "gamma", "delta", "epsilon", "eta", "kappa", "lamda", "mu", "rho", "sigma", "omega"]
-_ESCAPES = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\ensuremath{<}",
-    ">": r"\ensuremath{>}",
-    "|": r"\ensuremath{|}",
-    "*": r"\ensuremath{*}",
-    '"': r"\textquotedbl{}",
-    "\N{MINUS SIGN}": r"\ensuremath{-}",
-    "\N{EN DASH}": "--",
-    "\N{MULTIPLICATION SIGN}": r"\ensuremath{\times}",
-    "±": r"\ensuremath{\pm}",
-    "·": r"\ensuremath{\cdot}",
-    "≤": r"\ensuremath{\leq}",
-    "≥": r"\ensuremath{\geq}",
-    "≈": r"\ensuremath{\approx}",
-    "→": r"\ensuremath{\to}",
-    "∞": r"\ensuremath{\infty}",
-    "√": r"\ensuremath{\surd}",
-    "²": r"\ensuremath{^2}",
-    "‖": r"\ensuremath{\|}",
-    "…": r"\ldots{}",
-    "†": r"\dag{}",
-    **{
-        unicodedata.lookup(f"GREEK SMALL LETTER {name}"): rf"\ensuremath{{\{name.replace('lamda', 'lambda')}}}"
-        for name in [
-            "alpha",
-            "beta",
-            "gamma",
-            "delta",
-            "epsilon",
-            "eta",
-            "kappa",
-            "lamda",
-            "mu",
-            "rho",
-            "sigma",
-            "omega",
-        ]
-    },
+_SIGNS = ("pm", "cdot", "leq", "geq", "approx", "to", "infty", "surd")
+_GREEK = ("alpha", "beta", "gamma", "delta", "epsilon", "eta", "kappa", "lambda", "mu", "rho", "sigma", "omega")
+_MATH = {
+    **{character: character for character in "<>|*"},
+    **{sign: rf"\{name}" for sign, name in zip("±·≤≥≈→∞√αβγδεηκλμρσω", _SIGNS + _GREEK, strict=True)},
+    "\N{MINUS SIGN}": "-",
+    "\N{MULTIPLICATION SIGN}": r"\times",
+    "²": "^2",
+    "‖": r"\|",
 }
+_ESCAPES = str.maketrans(
+    {
+        **{character: rf"\{character}" for character in "&%$#_{}"},
+        **{character: rf"\ensuremath{{{formula}}}" for character, formula in _MATH.items()},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        '"': r"\textquotedbl{}",
+        "\N{EN DASH}": "--",
+        "…": r"\ldots{}",
+        "†": r"\dag{}",
+    }
+)
 
 
 def escape_latex(text: str) -> str:
     """Escape a text so that any LaTeX compiler prints it; other letters outside ASCII stay, as LaTeX reads UTF-8."""
-    return "".join(_ESCAPES.get(character, character) for character in text)
-
-
-def latex_table(
-    headings: Sequence[tuple[str, Sequence[str]]],
-    rows: Sequence[Sequence[str]],
-    alignment: str,
-    caption: str,
-    notes: Sequence[str],
-    label: str,
-) -> str:
-    """Write a `table` environment, which needs the package `booktabs`, from plain text.
-
-    Args:
-        headings: Of the columns, by the word that spans them; '' for none.
-        rows: Cells.
-        alignment: One letter per column.
-        caption: Over the table.
-        notes: Under the table.
-        label: After `tab:`.
-    """
-    lines = [
-        r"\begin{table}",
-        r"  \centering",
-        f"  \\caption{{{escape_latex(caption)}}}",
-        f"  \\label{{tab:{label}}}",
-        f"  \\begin{{tabular}}{{@{{}}{alignment}@{{}}}}",
-        r"    \toprule",
-        *_head(headings),
-        r"    \midrule",
-        *(f"    {_row(row)}" for row in rows),
-        r"    \bottomrule",
-        r"  \end{tabular}",
-    ]
-    for note in notes:
-        lines += ["", r"  \smallskip", f"  {{\\footnotesize {escape_latex(note)}\\par}}"]
-    return "\n".join([*lines, r"\end{table}"]) + "\n"
-
-
-def _head(groups: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
-    """Write one line of headings, or two with a rule under each word that spans several."""
-    lines = [f"    {_row([heading for _, headings in groups for heading in headings])}"]
-    if any(word for word, _ in groups):
-        over, rules, column = [], [], 1
-        for word, headings in groups:
-            count = len(headings)
-            over.append(f"\\multicolumn{{{count}}}{{c}}{{{escape_latex(word)}}}" if word else "")
-            rules += [f"\\cmidrule(lr){{{column}-{column + count - 1}}}"] if word else []
-            column += count
-        lines = [f"    {' & '.join(over)} \\\\", f"    {''.join(rules)}", *lines]
-    return lines
-
-
-def _row(cells: Sequence[str]) -> str:
-    """Write cells; braces keep a first cell such as `[0, 1]` from being read as an option of the line above."""
-    escaped = [escape_latex(re.sub(r"^-(?=\d)", "\N{MINUS SIGN}", cell)) for cell in cells]
-    if escaped and escaped[0].startswith("["):
-        escaped[0] = "{}" + escaped[0]
-    return " & ".join(escaped) + r" \\"
+    return text.translate(_ESCAPES)
 
 
 NOTHING = "\N{EN DASH}"
@@ -140,18 +54,11 @@ WIDE = 8
 
 @dataclass(frozen=True)
 class Column:
-    """A column as it is shown.
-
-    Attributes:
-        heading: Over the column.
-        values: As the study gave them.
-        texts: As they are shown.
-        numeric: Whether it holds any numbers; such columns are aligned to the right.
-    """
+    """A column as it is shown; one that holds any number is aligned to the right."""
 
     heading: str
-    values: Sequence[Any]
-    texts: Sequence[str]
+    values: Sequence[Any]  # as the study gave them
+    texts: Sequence[str]  # as they are shown
     numeric: bool
 
     @property
@@ -215,16 +122,47 @@ def markdown_text(table: Tabulation) -> str:
 
 
 def latex_text(table: Tabulation, label: str) -> str:
-    """Write a `table` environment with booktabs rules; `label` goes after `tab:`."""
+    """Write a `table` environment, which needs the package `booktabs`; `label` goes after `tab:`."""
     columns = columns_of(table)
-    return latex_table(
-        heading_groups([column.heading for column in columns]),
-        list(zip(*(column.texts for column in columns), strict=True)),
-        "".join("r" if column.numeric else "l" for column in columns),
-        table.caption,
-        table.notes,
-        label,
-    )
+    alignment = "".join("r" if column.numeric else "l" for column in columns)
+    lines = [
+        r"\begin{table}",
+        r"  \centering",
+        f"  \\caption{{{escape_latex(table.caption)}}}",
+        f"  \\label{{tab:{label}}}",
+        f"  \\begin{{tabular}}{{@{{}}{alignment}@{{}}}}",
+        r"    \toprule",
+        *_latex_head(heading_groups([column.heading for column in columns])),
+        r"    \midrule",
+        *(f"    {_latex_row(row)}" for row in zip(*(column.texts for column in columns), strict=True)),
+        r"    \bottomrule",
+        r"  \end{tabular}",
+    ]
+    for note in table.notes:
+        lines += ["", r"  \smallskip", f"  {{\\footnotesize {escape_latex(note)}\\par}}"]
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+
+def _latex_head(groups: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """Write one line of headings, or two with a rule under each word that spans several."""
+    lines = [f"    {_latex_row([heading for _, headings in groups for heading in headings])}"]
+    if any(word for word, _ in groups):
+        over, rules, column = [], [], 1
+        for word, headings in groups:
+            count = len(headings)
+            over.append(f"\\multicolumn{{{count}}}{{c}}{{{escape_latex(word)}}}" if word else "")
+            rules += [f"\\cmidrule(lr){{{column}-{column + count - 1}}}"] if word else []
+            column += count
+        lines = [f"    {' & '.join(over)} \\\\", f"    {''.join(rules)}", *lines]
+    return lines
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    """Write cells; braces keep a first cell such as `[0, 1]` from being read as an option of the line above."""
+    escaped = [escape_latex(re.sub(r"^-(?=\d)", "\N{MINUS SIGN}", cell)) for cell in cells]
+    if escaped and escaped[0].startswith("["):
+        escaped[0] = "{}" + escaped[0]
+    return " & ".join(escaped) + r" \\"
 
 
 def column_texts(values: Sequence[Any]) -> list[str]:

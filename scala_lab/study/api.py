@@ -20,9 +20,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from scala_lab.config import RunSpec
 from scala_lab.errors import UserError, nearest
 from scala_lab.methods.cost import forward_passes
-from scala_lab.sweep.cells import Cell, Measurement
+from scala_lab.sweep.cells import Cell
 from scala_lab.sweep.store import Records
 
 if TYPE_CHECKING:
@@ -100,11 +101,7 @@ def study_names() -> list[str]:
 
 
 def find_study(reference: str) -> Study:
-    """Return the study of a name, or of the path of a user's own file that ends in .py.
-
-    Raises:
-        UserError: There is no such study or file, the file cannot be imported, or it has no `STUDY`.
-    """
+    """Return the study of a name, or of the path of a user's own file that ends in .py."""
     if reference.endswith(".py"):
         return _study_of(_load_file(Path(reference)), reference)
     name = reference.replace("-", "_")
@@ -117,10 +114,8 @@ def find_study(reference: str) -> Study:
 def reference_of(study: Study) -> str:
     """Return what `find_study` finds the study by, and a report stores: its module's name in `studies`, or its file."""
     module = sys.modules[study.cells.__module__]
-    name = module.__spec__.name if module.__spec__ is not None else module.__name__
-    if name.startswith(f"{PACKAGE}."):
-        return name.removeprefix(f"{PACKAGE}.")
-    return os.path.relpath(str(module.__file__))
+    package, _, name = (module.__spec__.name if module.__spec__ is not None else module.__name__).rpartition(".")
+    return name if package == PACKAGE else os.path.relpath(str(module.__file__))
 
 
 def all_studies() -> dict[str, Study]:
@@ -196,23 +191,22 @@ def frame_of(cells: Sequence[Cell], records: Records) -> DataFrame:
     rows = []
     for cell in cells:
         record = records.find(cell)
-        columns = _measurement_columns(record) if isinstance(cell.item, Measurement) else _run_columns(record)
         status = "missing" if record is None else record["status"]
+        if isinstance(cell.item, RunSpec):
+            columns = _run_columns(record)
+        else:
+            columns = record["result"] if record is not None and status == "finished" else {}
         rows.append({**columns, "id": cell.key, "status": status, **cell.labels})
     frame = pd.DataFrame(rows)
     labels = list(dict.fromkeys(name for cell in cells for name in cell.labels))
     return frame[[*labels, *(name for name in frame.columns if name not in labels)]]
 
 
-def _measurement_columns(record: Mapping[str, Any] | None) -> dict[str, Any]:
-    return dict(record["result"]) if record is not None and record["status"] == "finished" else {}
-
-
 def _run_columns(record: Mapping[str, Any] | None) -> dict[str, Any]:
     if record is None or record["status"] != "finished":
         rate = record.get("learning_rate", math.nan) if record else math.nan
         return {**dict.fromkeys(NUMBERS, math.nan), "rate": rate}
-    metrics = record["metrics"]
+    metrics, timing = record["metrics"], record["timing"]
     percents = {f"{split}_{name}": 100 * value for split, values in metrics.items() for name, value in values.items()}
     first_split, first_metric = next((split, name) for split, values in metrics.items() for name in values)
     best = record.get("best") or {"epoch": math.nan, "metrics": metrics}
@@ -225,8 +219,8 @@ def _run_columns(record: Mapping[str, Any] | None) -> dict[str, Any]:
         "rate": record["learning_rate"],
         "steps": record["steps_done"],
         "workers": record["spec"]["machine"]["workers"],
-        "train_seconds": record["timing"]["train_seconds"],
-        "samples_per_second": record["timing"]["samples_per_second"],
+        "train_seconds": timing["train_seconds"],
+        "samples_per_second": timing["samples_per_second"],
         "forward_passes": forward_passes(record),
         "divergence": _nan_if_none(record["epochs"][-1].get("divergence") if record["epochs"] else None),
         "noise_start": _nan_if_none(record.get("noise_start")),

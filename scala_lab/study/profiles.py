@@ -23,7 +23,6 @@ class CurvaturePlan:
 
     samples: int
     sets: int
-    top_k: int = 1
     tol: float = 1e-3
     threads: int = 1
 
@@ -68,7 +67,7 @@ class Profile:
         model: str | None = None,
         **overrides: Any,
     ) -> RunSpec:
-        """Return the spec of a run of a recipe under this profile; overrides are settings as in `RunSpec.of`.
+        """Return the spec of a run of a recipe; overrides are settings as in `RunSpec.of`.
 
         The rate defaults to the rule of `scala-lab train`, the model to the first of `models`.
         """

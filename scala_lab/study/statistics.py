@@ -65,9 +65,9 @@ def mean_interval(values: ArrayLike, unit: str = "") -> Estimate:
     return Estimate(mean, mean - half, mean + half, count, mean / deviation if deviation else math.nan, unit)
 
 
-def paired_difference(left: ArrayLike, right: ArrayLike, unit: str = "points") -> Estimate:
-    """Return the mean of left - right over pairs; pairs with a value that is not finite are left out."""
-    return mean_interval(np.asarray(left, dtype=float) - np.asarray(right, dtype=float), unit)
+def paired_difference(left: ArrayLike, right: ArrayLike) -> Estimate:
+    """Return the mean of left - right over pairs, in points; pairs with a value that is not finite are left out."""
+    return mean_interval(np.asarray(left, dtype=float) - np.asarray(right, dtype=float), "points")
 
 
 def paired_ratio(left: ArrayLike, right: ArrayLike) -> Estimate:
@@ -96,14 +96,11 @@ def slope_interval(x: ArrayLike, y: ArrayLike) -> Estimate:
 def paired_columns(frame: pd.DataFrame, value: str, column: str, left: object, right: object) -> pd.DataFrame:
     """Return the values of two methods in columns `left` and `right`, one row per pair of runs equal in all else.
 
-    `column`, such as `method`, tells the two sides apart; all columns but it and `value` identify a pair.
-
-    Raises:
-        ValueError: A side has two values for the same keys: the frame holds a column too few.
+    `column`, such as `method`, tells the two sides apart; all columns but it and `value` identify a pair. Raises
+    ValueError if a side has two values for the same pair: the frame lacks a column.
     """
     keys = [name for name in frame.columns if name not in (value, column)]
     sides = [frame[frame[column] == side].set_index(keys)[value] for side in (left, right)]
-    for side in sides:
-        if side.index.has_duplicates:
-            raise ValueError(f"several rows share {keys}: a column that tells them apart is missing")
+    if any(side.index.has_duplicates for side in sides):
+        raise ValueError(f"several rows share {keys}: a column that tells them apart is missing")
     return sides[0].to_frame("left").join(sides[1].to_frame("right"), how="inner")

@@ -33,8 +33,8 @@ def best_runs(frame: pd.DataFrame, by: Sequence[str] = ("model", "task", "method
     """Return the runs at each group's best rate, with columns `edge` and `grid_points`.
 
     The best rate has the highest mean score over seeds; a rate at which any seed diverged is never the best. `edge`
-    says whether the best rate is the first or last of its `grid_points` rates; a grid of one rate has no edge. Columns
-    of `by` that the frame lacks are left out.
+    says whether it is the first or last of its `grid_points` rates; a grid of one rate has no edge. Columns of `by`
+    that the frame lacks are left out.
     """
     import pandas as pd
 
@@ -137,9 +137,8 @@ def grid_note(best: pd.DataFrame, by: Sequence[str] = ("method", "task")) -> str
     if edge.empty:
         return f"Each row at the best of {counts} rates; no best rate ends its grid."
     keys = [name for name in by if name in edge.columns]
-    formats = {"batch_size": "B={}"}
     listed = "; ".join(
-        f"{' '.join(formats.get(key, '{}').format(row[key]) for key in keys)} at {row['rate']:g}"
+        f"{' '.join(f'B={row[name]}' if name == 'batch_size' else str(row[name]) for name in keys)} at {row['rate']:g}"
         for row in edge[[*keys, "rate"]].drop_duplicates().to_dict("records")
     )
     return f"Each row at the best of {counts} rates. The best one ends its grid, a better may lie beyond: {listed}."
@@ -159,3 +158,10 @@ def time_note(profile: Profile) -> str:
         f"Times are seconds of training on {workers} worker{'s' * (workers != 1)}, taken while other runs share the "
         "machine; forward passes do not depend on that."
     )
+
+
+def data_frame(data: Iterable[Any], columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """Return a DataFrame; studies call this, since `scala-lab study --list` is to import them without pandas."""
+    import pandas as pd
+
+    return pd.DataFrame(data, columns=columns)

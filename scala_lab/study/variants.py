@@ -84,13 +84,11 @@ def side_cells(
 
 def delay_cells(profile: Profile) -> list[Cell]:
     """Return the cells of ScaLA at every t_s of the profile, with the label `delay`."""
-    return [
-        cell
-        for t_s in profile.delays
-        for cell in side_cells(
-            profile, SCALA.but(SCALA.method, delay=t_s), profile.large_batch, profile.pair, delay=t_s
-        )
-    ]
+    cells = []
+    for t_s in profile.delays:
+        variant = SCALA.but(SCALA.method, delay=t_s)
+        cells += side_cells(profile, variant, profile.large_batch, profile.pair, delay=t_s)
+    return cells
 
 
 def grid_cells(

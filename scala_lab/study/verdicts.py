@@ -8,9 +8,8 @@ or `within`. `difference`, `ratio` and `mean_slope` compare runs that share mode
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -25,7 +24,7 @@ Verdict = Literal["reproduced", "contradicted", "inconclusive", "not run"]
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says."""
+    """What the paper says, and how it is judged."""
 
     id: str  # C1, C2, ...
     source: str  # figure, table or section of the paper
@@ -68,22 +67,20 @@ class ClaimRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of claims.json; its interval is that of the first part with the claim's verdict."""
+        claim = asdict(self.claim)
+        rule = claim.pop("rule")
         return {
-            "id": self.claim.id,
-            "source": self.claim.source,
-            "study": self.claim.study,
-            "statement": self.claim.statement,
-            "paper": self.claim.paper,
+            **claim,
             "measured": "; ".join(f"{part.statement}: {part.estimate}" for part in self.parts) or None,
             "interval": next((part.interval for part in self.parts if part.verdict == self.verdict), None),
-            "rule": self.claim.rule,
+            "rule": rule,
             "verdict": self.verdict,
             "parts": [
                 {
                     "statement": part.statement,
-                    "value": _finite(part.estimate.value),
+                    "value": part.estimate.value,
                     "interval": part.interval,
-                    "effect_size": _finite(part.estimate.effect_size),
+                    "effect_size": part.estimate.effect_size,
                     "n": part.estimate.n,
                     "unit": part.estimate.unit,
                     "verdict": part.verdict,
@@ -91,10 +88,6 @@ class ClaimRecord:
                 for part in self.parts
             ],
         }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def record(claim: Claim, parts: Sequence[Part]) -> ClaimRecord:
@@ -149,30 +142,21 @@ def difference(
     frame: pd.DataFrame, left: object, right: object, *, column: str = "method", paired_by: Sequence[str] = PAIRED_BY
 ) -> Estimate:
     """Return the mean of left's score - right's over pairs, in points; `column` tells the two sides apart."""
-    return paired_difference(*_sides(frame, "score", column, left, right, paired_by))
+    keys = pair_keys(frame, paired_by)
+    sides = paired_columns(frame[[*keys, column, "score"]], "score", column, left, right)
+    return paired_difference(sides["left"], sides["right"])
 
 
 def ratio(frame: pd.DataFrame, left: str, right: str, *, value: str) -> Estimate:
     """Return the geometric mean over pairs of one method's value over another's."""
-    return paired_ratio(*_sides(frame, value, "method", left, right, PAIRED_BY))
-
-
-def _sides(
-    frame: pd.DataFrame, value: str, column: str, left: object, right: object, paired_by: Sequence[str]
-) -> tuple[pd.Series, pd.Series]:
-    keys = pair_keys(frame, paired_by)
-    sides = paired_columns(frame[[*keys, column, value]], value, column, left, right)
-    return sides["left"], sides["right"]
+    sides = paired_columns(frame[[*pair_keys(frame), "method", value]], value, "method", left, right)
+    return paired_ratio(sides["left"], sides["right"])
 
 
 def mean_slope(frame: pd.DataFrame, x: str, y: str = "score", unit: str = "points") -> Estimate:
     """Return the mean over pairs of the slope of a least-squares line, unaffected by levels that differ by task."""
-    slopes = [
-        float(np.polyfit(rows[x], rows[y], 1)[0])
-        for _, rows in frame.dropna(subset=[x, y]).groupby(pair_keys(frame))
-        if rows[x].nunique() > 1
-    ]
-    return mean_interval(slopes, unit)
+    pairs = [rows for _, rows in frame.dropna(subset=[x, y]).groupby(pair_keys(frame)) if rows[x].nunique() > 1]
+    return mean_interval([float(np.polyfit(rows[x], rows[y], 1)[0]) for rows in pairs], unit)
 
 
 def cost_parts(frame: pd.DataFrame, method: str, limits: tuple[float, float]) -> list[Part]:

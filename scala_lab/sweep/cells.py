@@ -1,13 +1,13 @@
-"""Cells of a study: each is a training run or a measurement, with the labels of its row in the study's table."""
+"""Cells of a study, each a training run or a measurement with the labels of its row, and the jobs that compute them."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scala_lab.config import RunSpec
@@ -22,16 +22,11 @@ MEASUREMENT_VERSION = 1
 
 @dataclass(frozen=True)
 class Measurement:
-    """Something computed from trained runs or from settings alone: the curvature of a checkpoint, a timing.
+    """A function of trained runs or of settings alone: the curvature of a checkpoint, a timing.
 
-    Like a run it is computed once and stored under the hash of all that determines it.
-
-    Attributes:
-        function: Takes the runs and the settings, and returns a flat dict of JSON values: numbers, texts, lists of
-            numbers. It is defined at the top level of a module, so that other processes can import it.
-        of: The runs it measures; they are trained first.
-        settings: Keyword arguments of the function, plain values.
-        alone: Whether nothing else may run at the same time, because time is measured.
+    Like a run it is computed once and stored under the hash of all that determines it. The function stands at the top
+    level of a module, so that other processes can import it; it takes the runs `of`, which are trained first, and the
+    plain `settings` as keywords, and returns a flat dict of JSON values. It runs `alone` if it measures time.
     """
 
     function: Callable[..., dict[str, Any]]
@@ -45,7 +40,7 @@ class Measurement:
 
     @property
     def path(self) -> str:
-        """The import path of the function, `module:name`."""
+        """Import path of the function, `module:name`."""
         return f"{self.function.__module__}:{self.function.__qualname__}"
 
     @functools.cached_property
@@ -56,7 +51,7 @@ class Measurement:
 
     @property
     def name(self) -> str:
-        """A short name for people; a function that is only called `measure` goes by its module."""
+        """Short name for people; a function that is only called `measure` goes by its module."""
         module, name = self.path.split(":")
         stem = module.rpartition(".")[2] if name == "measure" else name
         return "-".join([stem.replace("_", "-"), *(spec.recipe.method for spec in self.of[:1]), self.id[:8]])
@@ -64,21 +59,6 @@ class Measurement:
     def compute(self, runs: Sequence[RunResult]) -> dict[str, Any]:
         """Call the function on the trained runs, given in the order of `of`."""
         return self.function(runs, **self.settings)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, for another process."""
-        runs = [spec.to_dict() for spec in self.of]
-        return {"function": self.path, "of": runs, "settings": dict(self.settings), "alone": self.alone}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Measurement:
-        """Rebuild the measurement that `to_json` wrote."""
-        module, _, name = values["function"].partition(":")
-        try:
-            function = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError) as error:
-            raise UserError(f"measurement {values['function']!r} cannot be found: {error}") from None
-        return cls(function, tuple(map(RunSpec.from_dict, values["of"])), values["settings"], values["alone"])
 
 
 WorkItem = RunSpec | Measurement
@@ -111,3 +91,25 @@ class Cell:
     def specs(self) -> tuple[RunSpec, ...]:
         """The runs that must be trained for this cell."""
         return self.item.of if isinstance(self.item, Measurement) else (self.item,)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A measurement or a resolved spec, the folder of its store, and the options of `run_sweep` that concern it."""
+
+    item: WorkItem
+    store: Path
+    save_every: float = 60.0
+    retry_failed: bool = False
+
+    @functools.cached_property
+    def key(self) -> str:
+        """The id of the run or measurement."""
+        return key_of(self.item)
+
+    @property
+    def cores(self) -> int:
+        """How many cores it keeps busy; for a measurement, the `threads` of its settings."""
+        if isinstance(self.item, Measurement):
+            return int(self.item.settings.get("threads") or 1)
+        return self.item.machine.workers * (self.item.machine.threads or 1)

@@ -1,21 +1,39 @@
-"""Estimate the cost of runs and sweeps before they start: steps, forward passes (a backward counts as two) and time."""
+"""Estimate the cost of runs and sweeps: steps, forward passes (a backward counts as two), time in all and time left."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import hashlib
 import json
 import math
+import os
+import platform
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from scala_lab.config import DataSpec, RunSpec
-from scala_lab.data.sources import published_rows
+from scala_lab.data.sources import load_task, published_rows
+from scala_lab.data.tokens import cache_folder, tokenise
 from scala_lab.errors import UserError
+from scala_lab.files import write_json
 from scala_lab.machine import usable_cores
-from scala_lab.methods.cost import passes_per_sample
+from scala_lab.methods.cost import PLAIN, passes_per_sample
 from scala_lab.methods.recipes import find_recipe
-from scala_lab.sweep.cells import Cell, Measurement, WorkItem
+from scala_lab.sweep.cells import Cell, Measurement, WorkItem, runs_alone
 from scala_lab.sweep.store import RunStore, unique_items
+
+if TYPE_CHECKING:
+    from scala_lab.training.preparation import Prepared
+
+SAMPLE_ROWS = 1024
+"""Rows that stand for a task where the speed of its runs is measured."""
+WARM_UP_STEPS, TIMED_SECONDS = 2, 1.0
 
 
 @dataclass(frozen=True)
@@ -51,11 +69,9 @@ def plan(spec: RunSpec) -> Plan:
 
 
 def _count_rows(data: DataSpec) -> tuple[int, int]:
-    """Count train and evaluation rows of a run by the published sizes; a file of the user's own is read."""
+    """Count train and evaluation rows of a run; only a file of the user's own is read."""
     rows = published_rows(data.task)
     if rows is None:
-        from scala_lab.data.sources import load_task
-
         loaded = load_task(data)
         rows = len(loaded.train), sum(map(len, loaded.evals.values()))
     splits = 2 if data.task == "mnli" else 1
@@ -126,13 +142,7 @@ def _seconds(
 
 
 def run_seconds(spec: RunSpec, work: Plan) -> float:
-    """Estimate the seconds of a run that has this machine to itself.
-
-    Raises:
-        UserError: The model or the data is not available, or the run is for a device that this machine lacks.
-    """
-    from scala_lab.timing.speed import mean_tokens, measure_speed
-
+    """Estimate the seconds of a run that has this machine to itself; raises what `measure_speed` does."""
     speed = measure_speed(spec)
     passes = (work.forward_passes + work.evaluations) / spec.machine.workers
     return speed.start + passes * mean_tokens(spec) * speed.per_token + work.steps * speed.per_update
@@ -146,3 +156,151 @@ def _mean_seconds(store: RunStore) -> dict[str, float]:
         if record["status"] == "finished":
             times[record["function"]].append(record["seconds"])
     return {function: sum(seconds) / len(seconds) for function, seconds in times.items()}
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds of a run before its first step, per token of a forward pass (a backward is two), and per update."""
+
+    start: float
+    per_token: float
+    per_update: float
+
+
+def measure_speed(spec: RunSpec) -> Speed:
+    """Measure the speed of one worker of a run on this machine; once for all runs that are alike.
+
+    Raises a UserError if the model or the data is not available, or the run is for a device that this machine lacks.
+    """
+    spec = spec.resolved().override(workers=1)
+    path = cache_folder() / "speed" / f"{_key(spec)}.json"
+    try:
+        return Speed(**json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError):
+        speed = _measure(spec)
+    with contextlib.suppress(OSError):  # a cache only ever saves time
+        write_json(path, asdict(speed))
+    return speed
+
+
+def mean_tokens(spec: RunSpec) -> float:
+    """Return the mean number of tokens of the rows in the sample."""
+    return float(_sample_of(spec).train.lengths.mean())
+
+
+def _sample_of(spec: RunSpec) -> Prepared:
+    data = replace(spec.data, train_samples=None, eval_samples=None, heldout_samples=0, data_seed=0)
+    return _sample(data, spec.encoder.model)
+
+
+@functools.lru_cache(maxsize=32)
+def _sample(data: DataSpec, model: str) -> Prepared:
+    from scala_lab.models.loading import load_tokenizer, quiet_transformers
+    from scala_lab.training.preparation import Prepared
+
+    quiet_transformers()
+    tokenizer, loaded = load_tokenizer(model), load_task(data)
+    sample = loaded.train.take(np.random.default_rng(0).permutation(len(loaded.train))[:SAMPLE_ROWS])
+    return Prepared(loaded.task, tokenizer, tokenise(sample, tokenizer, data.max_length), {}, None, {}, {})
+
+
+def _measure(spec: RunSpec) -> Speed:
+    """Train with the task loss for a moment: the cost of other methods follows from their passes."""
+    import torch
+
+    from scala_lab.timing.harness import time_call
+    from scala_lab.training.distributed import join_world
+    from scala_lab.training.trainer import Training
+
+    rows = _sample_of(spec)
+    batch_size = min(spec.batches.batch_size, 2 * spec.batches.micro_batch, len(rows.train))
+    plain = replace(spec, recipe=RunSpec.of(method="plain").recipe)
+    plain = plain.override(optimizer=spec.optim.optimizer, max_steps=None, batch_size=batch_size).resolved()
+    passes, updates, tokens, count = 0.0, 0.0, 0, -WARM_UP_STEPS
+    threads = torch.get_num_threads()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            world = join_world(plain.machine)
+            began = time.perf_counter()
+            training = Training(plain, rows, world)
+            start = time.perf_counter() - began
+            training.model.train()
+            while passes + updates <= TIMED_SECONDS:
+                step = (count + WARM_UP_STEPS) % training.steps
+                computing, _ = time_call(functools.partial(training.accumulate, step), world)
+                updating, _ = time_call(functools.partial(training.update, step), world)
+                if count >= 0:
+                    passes += computing
+                    updates += updating
+                    tokens += int(training.plan.lengths[training.plan.global_batch(step)].sum())
+                count += 1
+    finally:
+        torch.set_num_threads(threads)
+    return Speed(start, passes / (tokens * PLAIN), updates / count)
+
+
+def _key(spec: RunSpec) -> str:
+    """Hash all that decides the speed."""
+    import torch
+
+    from scala_lab.models.loading import locate_model, model_fingerprint
+
+    machine, batches = spec.machine, spec.batches
+    values = [
+        *(platform.node(), platform.machine(), os.cpu_count(), torch.__version__),
+        *(model_fingerprint(locate_model(spec.encoder.model)), spec.encoder.dropout, spec.optim.optimizer),
+        *(machine.threads, machine.device, machine.precision, min(batches.batch_size, 2 * batches.micro_batch)),
+        batches.micro_batch,
+    ]
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]
+
+
+class Pace:
+    """Estimates times from those of similar items: seconds per unit of cost of runs, mean seconds of measurements."""
+
+    def __init__(self) -> None:
+        self._totals: dict[object, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+
+    def learn(self, item: WorkItem, cost: float, seconds: float) -> None:
+        """Add how long an item took."""
+        for kind, weight in self._weights(item, cost):
+            costs, total = self._totals[kind]
+            self._totals[kind] = costs + weight, total + seconds
+
+    def expect(self, item: WorkItem, cost: float) -> float | None:
+        """Return the seconds that an item will take, or None if nothing similar has ended yet."""
+        for kind, weight in self._weights(item, cost):
+            costs, total = self._totals[kind]
+            if costs:
+                return total / costs * weight
+        return None
+
+    def seconds_left(self, left: Iterable[tuple[WorkItem, float]], at_once: float) -> float | None:
+        """Return the seconds that items with these costs will take in all, or None if nothing similar has ended.
+
+        Measurements that run alone add their whole time; items that nothing similar has ended of are left out.
+        """
+        times = [(item, seconds) for item, cost in left if (seconds := self.expect(item, cost)) is not None]
+        alone = sum(seconds for item, seconds in times if runs_alone(item))
+        together = sum(seconds for item, seconds in times if not runs_alone(item))
+        return together / at_once + alone if times else None
+
+    def _weights(self, item: WorkItem, cost: float) -> list[tuple[object, float]]:
+        """Return the kinds that an item belongs to, the most similar one first, and what it weighs in each."""
+        if isinstance(item, Measurement):
+            return [(item.path, 1.0)]
+        return [((item.encoder.model, item.batches.batch_size, item.optim.optimizer), cost), ("any run", cost)]
+
+
+def describe_seconds(seconds: float) -> str:
+    """Write a duration in the unit that people would use.
+
+    Example:
+        >>> describe_seconds(45), describe_seconds(600), describe_seconds(100_000)
+        ('45 s', '10 min', '27.8 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

@@ -6,27 +6,76 @@ again, and two sweeps on one store share the work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+import os
+import random
+import sys
+import time
+import traceback
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.text import Text
 
 from scala_lab.config import RunSpec
-from scala_lab.sweep.cells import Cell, Measurement, WorkItem, key_of, runs_alone
-from scala_lab.sweep.cost import expected_cost
-from scala_lab.sweep.local import LocalPool
-from scala_lab.sweep.progress import SweepView
+from scala_lab.errors import UserError
+from scala_lab.sweep.cells import Cell, Job, Measurement, WorkItem, key_of, runs_alone
+from scala_lab.sweep.cost import Pace, describe_seconds, expected_cost
 from scala_lab.sweep.store import ENDED, Records, RunStore, check_root, check_same_inputs, unique_items
-from scala_lab.sweep.work import Ending, Executor, Job, carry_out
+
+if TYPE_CHECKING:
+    from scala_lab.training.run_dir import RunResult
 
 POLL_SECONDS = 0.5
 """How often a sweep checks the locks of other sweeps while none of its own jobs ends."""
+MAX_NAMES = 6
+"""How many running cells are named in the live view."""
+STDERR_CHARACTERS = 2000
+"""How much of a dead process's stderr is reported."""
+
+Outcome = Literal["done", "locked", "died"]
+"""done: its record says how it ended; locked: another process works on it; died: its process ended without a record."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The end of a job: its key, the outcome and, if its process died, why."""
+
+    key: str
+    outcome: Outcome
+    detail: str = ""
+
+
+class Executor(AbstractContextManager["Executor"]):
+    """Carries out jobs of a sweep on this machine or a cluster; leaving its context stops those that still run."""
+
+    @abstractmethod
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Queue jobs, the first ones first."""
+
+    @abstractmethod
+    def endings(self, seconds: float) -> list[Ending]:
+        """Return the jobs that ended since the last call; wait up to that long for the first."""
+
+    @abstractmethod
+    def running(self) -> list[Job]:
+        """Return the jobs that run at this moment."""
+
+    @abstractmethod
+    def at_once(self) -> float:
+        """Return about how many jobs run side by side, to estimate the time that is left."""
 
 
 def run_sweep(
     cells: Iterable[Cell],
     store: RunStore,
-    executor: Executor | None = None,
+    executor: Executor,
     *,
     progress: bool = False,
     retry_failed: bool = False,
@@ -34,15 +83,9 @@ def run_sweep(
 ) -> Records:
     """Train and measure what is missing, and return the records of all cells and of the runs they need.
 
-    A run that diverged or failed, or a measurement that failed, is recorded as such and does not stop the sweep.
-
-    Args:
-        cells: What is needed; equal cells are computed once.
-        store: Where the results are.
-        executor: Default a pool of processes on this machine.
-        progress: Show on stderr what is done, running and left.
-        retry_failed: Try again what failed before; else it stays failed.
-        save_every: Seconds between saved states of a run, from which an interrupted one continues.
+    Equal cells are computed once. A run that diverged or failed, or a measurement that failed, is recorded as such and
+    does not stop the sweep; what failed in an earlier sweep stays so unless `retry_failed`. With `progress`, stderr
+    shows what is done, running and left. A run saves its state every `save_every` seconds, to continue from it.
     """
     cells = list(cells)
     check_root(store.root)
@@ -50,8 +93,15 @@ def run_sweep(
         key: Job(_resolved(item), store.root.absolute(), save_every, retry_failed)
         for key, item in unique_items(cells).items()
     }
-    _Sweep(jobs, store, executor or LocalPool(), Console(stderr=True, quiet=not progress)).run()
+    _Sweep(jobs, store, executor, Console(stderr=True, quiet=not progress)).run()
     return store.records(cells)
+
+
+def _resolved(item: WorkItem) -> WorkItem:
+    """Fill in every default here, so that the item is the same on a machine with another number of cores."""
+    if isinstance(item, Measurement):
+        return replace(item, of=tuple(spec.resolved() for spec in item.of))
+    return item.resolved()
 
 
 class _Sweep:
@@ -153,8 +203,153 @@ class _Sweep:
         self.view.end(key, self.store.status(item))
 
 
-def _resolved(item: WorkItem) -> WorkItem:
-    """Fill in every default here, so that the item is the same on a machine with another number of cores."""
-    if isinstance(item, Measurement):
-        return replace(item, of=tuple(spec.resolved() for spec in item.of))
-    return item.resolved()
+class SweepView(AbstractContextManager["SweepView"]):
+    """Shows how many jobs are done, running, failed and left, and for how long: live on a terminal, else line by line.
+
+    It is given all jobs and their costs by key, and the statuses of those that had ended before the sweep.
+    """
+
+    def __init__(
+        self, jobs: Mapping[str, Job], costs: Mapping[str, float], statuses: Mapping[str, str], console: Console
+    ) -> None:
+        self._jobs, self._costs, self._statuses, self._console = jobs, costs, dict(statuses), console
+        self._pace, self._at_once = Pace(), 1.0
+        self._live: Live | None = None
+        if console.is_terminal and not console.quiet:
+            self._live = Live(console=console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> SweepView:
+        if self._live:
+            self._live.start()
+        else:
+            self._print(self._summary())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+            self._print(self._summary())
+
+    def learn(self, key: str, seconds: float | None) -> None:
+        """Use how long a job took, if it is known, to estimate the time that is left."""
+        if seconds is not None:
+            self._pace.learn(self._jobs[key].item, self._costs[key], seconds)
+
+    def end(self, key: str, status: str) -> None:
+        """Count a job that ended; name it if there is no live view, or if it did not finish."""
+        self._statuses[key] = status
+        if status != "finished" or not self._live:
+            self._print(f"{status} {self._jobs[key].item.name}" + ("" if self._live else f": {self._summary()}"))
+
+    def update(self, running: Sequence[Job], locked: Sequence[Job], at_once: float) -> None:
+        """Redraw the live view with the jobs that run here and those that other sweeps work on."""
+        self._at_once = at_once
+        if not self._live:
+            return
+        lines = [Text(self._summary(), style="bold")]
+        lines += [Text(f"  running  {job.item.name}", no_wrap=True) for job in running[:MAX_NAMES]]
+        if len(running) > MAX_NAMES:
+            lines.append(Text(f"  and {len(running) - MAX_NAMES} more"))
+        lines += [Text(f"  waiting for another sweep  {job.item.name}", no_wrap=True) for job in locked[:MAX_NAMES]]
+        bar = ProgressBar(total=max(1, len(self._jobs)), completed=len(self._statuses), width=None)
+        self._live.update(Group(bar, *lines), refresh=True)
+
+    def _summary(self) -> str:
+        counts = Counter(self._statuses.values())
+        left = [(job.item, self._costs[key]) for key, job in self._jobs.items() if key not in self._statuses]
+        parts = [f"{len(self._statuses)} of {len(self._jobs)} done"]
+        parts += [f"{counts[status]} {status}" for status in ("diverged", "failed") if counts[status]]
+        if left:
+            parts.append(f"{len(left)} left")
+            seconds = self._pace.seconds_left(left, self._at_once)
+            if seconds is not None:
+                parts.append(f"about {describe_seconds(seconds)} to go")
+        return ", ".join(parts)
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def carry_out(job: Job, train: Callable[..., object] | None = None) -> Outcome:
+    """Train or measure, in whatever process, unless that is done already or another one does it; return done or locked.
+
+    Whatever goes wrong is recorded with the run or measurement, so that one bad cell does not stop a sweep. `train`
+    replaces `scala_lab.train`, for runs whose workers are started in another manner.
+    """
+    store = RunStore(job.store)
+    with store.lock(job.item) as acquired:
+        if not acquired:
+            return "locked"
+        status = store.status(job.item)
+        if status == "failed" and job.retry_failed:
+            store.forget_failure(job.item)
+        elif status in ENDED:
+            return "done"
+        if isinstance(job.item, Measurement):
+            return _measure(store, job.item, job.cores)
+        with store.share_host(job.item):
+            return _train(store, job.item, job.save_every, train)
+
+
+def _train(store: RunStore, spec: RunSpec, save_every: float, train: Callable[..., object] | None) -> Outcome:
+    from scala_lab.training import train as training
+    from scala_lab.training.run_dir import FolderInUse
+
+    try:
+        (train or training.train)(spec, store.run_folder(spec), resume=True, save_every=save_every)
+    except FolderInUse:
+        return "locked"
+    except Exception as error:  # noqa: BLE001 - any error belongs to this run alone
+        store.record_failure(spec, *_describe(error))
+    return "done"
+
+
+def _measure(store: RunStore, measurement: Measurement, threads: int) -> Outcome:
+    started = time.perf_counter()
+    try:
+        runs = [_finished_run(store, spec) for spec in measurement.of]
+        with store.share_host(measurement):
+            started = time.perf_counter()
+            _reset_process(threads)
+            result = measurement.compute(runs)
+        store.record_measurement(measurement, result=result, seconds=time.perf_counter() - started)
+    except Exception as error:  # noqa: BLE001 - any error belongs to this measurement alone
+        store.record_failure(measurement, *_describe(error), seconds=time.perf_counter() - started)
+    return "done"
+
+
+def _finished_run(store: RunStore, spec: RunSpec) -> RunResult:
+    run = store.run(spec)
+    if run is None or run.status != "finished":
+        how = run.status if run is not None and run.status in ENDED else "did not finish"
+        raise UserError(f"there is nothing to measure: run {spec.name} {how}")
+    return run
+
+
+def _reset_process(threads: int) -> None:
+    """Set the threads and random states of a new process, whatever this one did before."""
+    import numpy as np
+    import torch
+
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
+
+
+def _describe(error: Exception) -> tuple[str, str | None]:
+    """Return a sentence and, unless the user made a mistake, the traceback."""
+    from scala_lab.training.distributed import WorkerFailure
+
+    if isinstance(error, UserError):
+        return str(error), None
+    if isinstance(error, WorkerFailure):
+        return error.fault.sentence, error.fault.trace or None
+    return f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
+
+
+def child_pythonpath() -> str:
+    """Return a PYTHONPATH with which another process of this interpreter finds every module that this one finds."""
+    entries = (entry or os.getcwd() for entry in sys.path)
+    own = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix})
+    return os.pathsep.join(dict.fromkeys(entry for entry in entries if not entry.startswith(own)))

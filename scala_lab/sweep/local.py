@@ -1,14 +1,14 @@
 """This machine as an executor: a pool of long-lived worker processes, each with one job at a time.
 
-A worker (`python -m scala_lab.sweep.local`) reads one job per line from stdin and answers each with a line on stdout.
+A worker (`python -m scala_lab.sweep.local`) reads pickled jobs from stdin and answers each with a line on stdout.
 The cost of loading libraries, data and pretrained weights is paid once per process, not once per run.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import pickle
 import selectors
 import signal
 import subprocess
@@ -21,7 +21,8 @@ from typing import IO
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
 from scala_lab.machine import LAUNCHER, end_process, end_with_launcher, usable_cores
-from scala_lab.sweep.work import STDERR_CHARACTERS, Ending, Executor, Job, carry_out, child_pythonpath
+from scala_lab.sweep.cells import Job
+from scala_lab.sweep.engine import STDERR_CHARACTERS, Ending, Executor, carry_out, child_pythonpath
 
 READY = "ready"
 MAX_FAILED_STARTS = 3
@@ -49,8 +50,8 @@ class LocalPool(Executor):
         self._queue.clear()
         for worker in self._workers:
             worker.process.kill()
-        while self._workers:
-            self._remove(self._workers[0])
+        for worker in list(self._workers):
+            self._remove(worker)
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """Queue the jobs and start those that there is room for."""
@@ -90,12 +91,11 @@ class LocalPool(Executor):
         return self._cores if on_gpu else min(job.cores, self._cores)
 
     def _idle_worker(self) -> _Worker:
-        for worker in self._workers:
-            if worker.job is None:
-                return worker
-        worker = _Worker()
-        self._workers.append(worker)
-        self._selector.register(worker.answers, selectors.EVENT_READ, worker)
+        worker = next((worker for worker in self._workers if worker.job is None), None)
+        if worker is None:
+            worker = _Worker()
+            self._workers.append(worker)
+            self._selector.register(worker.answers, selectors.EVENT_READ, worker)
         return worker
 
     def _read_answer(self, worker: _Worker) -> Ending | None:
@@ -138,15 +138,15 @@ class _Worker:
             bufsize=0,
             env={**os.environ, "PYTHONPATH": child_pythonpath(), LAUNCHER: str(os.getpid())},
         )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
+        assert self.process.stdin
+        assert self.process.stdout
         self._jobs, self.answers = self.process.stdin, self.process.stdout
 
     def start(self, job: Job) -> None:
         """Send it a job; if it is dead, the end of its answers will tell."""
         self.job = job
         with contextlib.suppress(BrokenPipeError):
-            self._jobs.write(json.dumps(job.to_json()).encode() + b"\n")
+            self._jobs.write(pickle.dumps(job))
 
     def describe_end(self) -> str:
         """Return how the process ended and the end of its stderr."""
@@ -168,10 +168,12 @@ def main() -> int:
 
     cache_inputs()
     print(READY, file=answers, flush=True)
-    for line in sys.stdin:
-        with contextlib.suppress(OSError):  # reset the peak memory (Linux), so that each run records its own
-            Path("/proc/self/clear_refs").write_text("5")
-        print(carry_out(Job.from_json(json.loads(line))), file=answers, flush=True)
+    with contextlib.suppress(EOFError):
+        while True:
+            job = pickle.load(sys.stdin.buffer)
+            with contextlib.suppress(OSError):  # reset the peak memory (Linux), so that each run records its own
+                Path("/proc/self/clear_refs").write_text("5")
+            print(carry_out(job), file=answers, flush=True)
     return 0
 
 

@@ -1,10 +1,8 @@
-"""SLURM: a cluster as the executor of a sweep, and the script of one training run over several nodes.
+"""A SLURM cluster as an executor: sweeps send array jobs through submitit.
 
-Sweeps send array jobs through submitit. Their store must be on a file system that all hosts share: results are in the
-store, submitit only tells that a job is done. A job that reaches its time limit is queued again and continues from
-the run's saved state.
-
-A run over several nodes has one torchrun per node, started by srun from the job's first node, where its workers meet.
+Their store must be on a file system that all hosts share: results are in the store, submitit only tells that a job is
+done. A job that reaches its time limit is queued again and continues from the run's saved state. A run over several
+nodes has one torchrun per node, started by srun from the job's first node, where its workers meet.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ import importlib.util
 import json
 import math
 import os
-import shlex
 import shutil
 import socket
 import subprocess
@@ -28,17 +25,14 @@ from typing import TYPE_CHECKING, Any
 
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
-from scala_lab.sweep.cells import Measurement
-from scala_lab.sweep.work import STDERR_CHARACTERS, Ending, Executor, Job, Outcome, carry_out, child_pythonpath
+from scala_lab.sweep.cells import Job, Measurement
+from scala_lab.sweep.engine import STDERR_CHARACTERS, Ending, Executor, Outcome, carry_out, child_pythonpath
 
 if TYPE_CHECKING:
     import submitit
 
 GONE_SECONDS = 10.0
 """How long a job may be out of the queue before its result, which other hosts may see late, is given up."""
-
-READ_TIMEOUT = 600
-"""Seconds that a node waits for the first one, which may start later, or load its packages more slowly."""
 
 
 @dataclass(frozen=True)
@@ -88,44 +82,6 @@ def torchrun_command(
     return ["srun", *tasks, "--kill-on-bad-exit=1"], [*torchrun, f"--nproc-per-node={workers}", *options, *rendezvous]
 
 
-def sbatch_script(
-    train: list[str], resources: Resources, workers: int, restarts: int, options: list[str], setup: Sequence[str]
-) -> str:
-    """Return a script for sbatch that trains over several nodes and survives the loss of a worker or a node.
-
-    `train` are arguments of `scala-lab train`, `workers` is their number on each node, `options` are further ones of
-    sbatch (`time=24:00:00`), and `setup` are shell lines to run before the training.
-    """
-    requested = [f"{name.replace('_', '-')}={value}" for name, value in resources.parameters().items()]
-    headers = ["job-name=scala-lab", *requested, "output=scala-lab-%j.log", "open-mode=append", *options]
-    header_lines = "\n".join(f"#SBATCH --{header}" for header in headers)
-    setup_lines = "".join(f"{line}\n" for line in setup)
-    limits = [f"--max-restarts={restarts}", f"--rdzv-conf=read_timeout={READ_TIMEOUT}"]
-    srun, torchrun = torchrun_command(resources, workers, '"$meeting_point"', '"$SLURM_JOB_ID"', *limits)
-    return f"""\
-#!/bin/bash
-# One task per node: a torchrun, which starts the node's workers.
-{header_lines}
-# After the loss of a node the job is queued again and goes on from the run's last saved state.
-#SBATCH --requeue
-
-set -euo pipefail
-{setup_lines}
-# Rendezvous: this script runs on the job's first node, where all workers meet, at a port of the job's own,
-# below those that the system gives to whoever asks for any.
-meeting_point="$(hostname):$((20000 + SLURM_JOB_ID % 12000))"
-
-# Elastic restart: when a worker dies, every torchrun stops its workers, all meet again and --resume goes on,
-# up to {restarts} times. The number of workers stays what it is: it is part of the run.
-# Each meeting gets a store of its own: in a shared one, workers that meet again can find the addresses of
-# those that are gone, and wait for them.
-export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
-{shlex.join(srun)} \\
-  {shlex.quote(torchrun[0])} {" ".join(torchrun[1:])} \\
-  -m scala_lab train {shlex.join(train)}
-"""
-
-
 def train_over_nodes(spec: RunSpec, out: Path, *, resources: Resources, **options: Any) -> None:
     """Train a run from the first node of this SLURM job, with one torchrun on each node."""
     from scala_lab.training.distributed import find_fault, raise_failure, reserved_port
@@ -136,7 +92,7 @@ def train_over_nodes(spec: RunSpec, out: Path, *, resources: Resources, **option
         workers = spec.machine.workers // resources.nodes
         srun, torchrun = torchrun_command(resources, workers, endpoint, os.environ["SLURM_JOB_ID"])
         job = {"spec": spec.to_dict(), "out": str(out), "options": options, "errors": errors}
-        command = [*srun, *torchrun, "-m", "scala_lab.training.worker", json.dumps(job)]
+        command = [*srun, *torchrun, "-m", "scala_lab.training.train", json.dumps(job)]
         ended = subprocess.run(command, check=False)
         if ended.returncode != 0:
             raise_failure(find_fault(Path(errors), spec.machine.workers, {}, ended.returncode), out)
@@ -148,16 +104,16 @@ class ClusterWork:
 
     resources: Resources
 
-    def __call__(self, values: dict[str, Any]) -> Outcome:
+    def __call__(self, job: Job) -> Outcome:
         """Carry out a job; srun starts only after the run is locked, so that no node waits for others in vain."""
         train = partial(train_over_nodes, resources=self.resources) if self.resources.nodes > 1 else None
-        return carry_out(Job.from_json(values), train)
+        return carry_out(job, train)
 
-    def checkpoint(self, values: dict[str, Any]) -> Any:
+    def checkpoint(self, job: Job) -> Any:
         """Return what submitit queues again when the time is up: the same, since the run's state is on disk."""
         from submitit.helpers import DelayedSubmission
 
-        return DelayedSubmission(self, values)
+        return DelayedSubmission(self, job)
 
 
 class SlurmCluster(Executor):
@@ -188,7 +144,7 @@ class SlurmCluster(Executor):
             executor = self._executor(resources, group[0].store)
             try:
                 with executor.batch():
-                    handles = [executor.submit(ClusterWork(resources), job.to_json()) for job in group]
+                    handles = [executor.submit(ClusterWork(resources), job) for job in group]
             except Exception as error:  # submitit passes on whatever sbatch says as an exception of its own
                 said = (str(error).strip() or type(error).__name__).splitlines()
                 raise UserError(f"sbatch does not take the jobs: {said[-1]}") from error
@@ -223,21 +179,17 @@ class SlurmCluster(Executor):
         machine = job.item.machine
         nodes = math.ceil(machine.workers / self.options.workers_per_node)
         if machine.workers % nodes:
-            raise UserError(
-                f"{machine.workers} workers cannot be dealt evenly to {nodes} nodes: choose another workers_per_node"
-            )
+            uneven = f"{machine.workers} workers cannot be dealt evenly to {nodes} nodes"
+            raise UserError(f"{uneven}: choose another workers_per_node")
         workers = machine.workers // nodes
         return Resources(nodes, workers * (machine.threads or 1), workers if machine.device == "cuda" else 0)
 
     def _executor(self, resources: Resources, store: Path) -> submitit.SlurmExecutor:
         import submitit
 
-        memory = self.options.memory_gb
-        optional = {
-            "partition": self.options.partition,
-            "mem": None if memory is None else f"{math.ceil(memory * 1024)}MB",
-            "additional_parameters": self._settings or None,
-        }
+        optional = {"partition": self.options.partition, "additional_parameters": self._settings}
+        if self.options.memory_gb is not None:
+            optional["mem"] = f"{math.ceil(self.options.memory_gb * 1024)}MB"
         executor = submitit.SlurmExecutor(store / "slurm")
         executor.update_parameters(
             job_name="scala-lab",
@@ -247,7 +199,7 @@ class SlurmCluster(Executor):
             srun_args=[f"--cpus-per-task={resources.cpus}"],  # which srun no longer takes from sbatch
             use_srun=resources.nodes == 1,  # else the job's one process starts srun itself, when it has the lock
             **resources.parameters(),
-            **{name: value for name, value in optional.items() if value is not None},
+            **{name: value for name, value in optional.items() if value},
         )
         return executor
 

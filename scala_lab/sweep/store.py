@@ -3,24 +3,31 @@
 `<root>/runs/<name>/` is an ordinary run folder, `<root>/measurements/<id>.json` the record of a measurement, and
 `<root>/locks/<id>` exists while a process works on that run or measurement. Tables and figures are drawn from
 `Records` alone, so a report can be rebuilt from its `runs.jsonl` and `measurements.jsonl` without any checkpoint.
+
+A lock is an flock, which the system releases with the process: kill -9 leaves no stale lock on one host. Not every
+file system carries flocks between hosts, so the file also names its holder and is touched while the lock is held:
+the lock of another host counts until its file has not been touched for `STALE_SECONDS`.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+import platform
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from scala_lab.config import DataSpec, RunSpec
 from scala_lab.errors import UserError
 from scala_lab.files import nan_to_null, write_json, write_text
 from scala_lab.sweep.cells import Cell, Measurement, WorkItem, key_of, runs_alone
-from scala_lab.sweep.lock import host_lock, locked, remove_stale_lock
 
 if TYPE_CHECKING:
     from scala_lab.training.run_dir import RunResult
@@ -34,6 +41,10 @@ RUN_FIELDS = (
 
 ENDED = ("finished", "diverged", "failed")
 """Statuses of runs and measurements that need no more work."""
+
+HEARTBEAT_SECONDS = 15.0
+STALE_SECONDS = 120.0
+"""How long the lock of another host outlives its last heartbeat."""
 
 
 @dataclass
@@ -154,19 +165,24 @@ class RunStore:
         return records
 
     def lock(self, item: WorkItem) -> AbstractContextManager[bool]:
-        """Try to lock a run or a measurement for a block; yields whether it was free (see `locked`)."""
-        return locked(self._lock_file(item))
+        """Try to lock a run or a measurement for a block; yields whether it was free."""
+        return locked(self.root / "locks" / key_of(item))
 
     def remove_stale_lock(self, item: WorkItem) -> bool:
         """Remove the lock file that a killed process left behind; return whether the item is unlocked now."""
-        return remove_stale_lock(self._lock_file(item))
+        if not (self.root / "locks" / key_of(item)).exists():
+            return True
+        with self.lock(item) as acquired:
+            return acquired
 
-    def _lock_file(self, item: WorkItem) -> Path:
-        return self.root / "locks" / key_of(item)
-
-    def share_host(self, item: WorkItem) -> AbstractContextManager[None]:
+    @contextmanager
+    def share_host(self, item: WorkItem) -> Iterator[None]:
         """For a block, keep all other work of this store off this host if the item is to run alone, else share it."""
-        return host_lock(self.root / "locks" / "busy", exclusive=runs_alone(item))
+        file = self.root / "locks" / f"busy-{platform.node()}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("a") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX if runs_alone(item) else fcntl.LOCK_SH)
+            yield
 
     def record_measurement(
         self,
@@ -270,3 +286,60 @@ def _fingerprint(source: DataSpec | str) -> str | None:
         return model_fingerprint(locate_model(source))
     except UserError:
         return None
+
+
+@contextmanager
+def locked(file: Path) -> Iterator[bool]:
+    """Try to hold a lock for the block, and yield whether it was acquired; the file exists only while it is held."""
+    handle = _acquire(file)
+    if handle is None:
+        yield False
+        return
+    ended = threading.Event()
+    heartbeat = threading.Thread(target=_beat, args=(handle, ended), name="lock-heartbeat", daemon=True)
+    heartbeat.start()
+    try:
+        yield True
+    finally:
+        ended.set()
+        heartbeat.join()
+        file.unlink(missing_ok=True)  # before the flock goes, so that nobody locks a file that is about to vanish
+        handle.close()
+
+
+def _acquire(file: Path) -> IO[str] | None:
+    """Return the locked file with this process's name in it, or None if another process holds the lock."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        handle = file.open("a+")
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            handle.close()
+            return None
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle.fileno()), file.stat()):
+                break
+        handle.close()  # its holder removed the file after it was opened here
+    if _held_by_other_host(handle):
+        handle.close()
+        return None
+    handle.truncate(0)
+    handle.write(json.dumps({"host": platform.node(), "pid": os.getpid()}))
+    handle.flush()
+    return handle
+
+
+def _held_by_other_host(handle: IO[str]) -> bool:
+    """Return whether another host, whose flock may be invisible here, has touched its lock recently."""
+    handle.seek(0)
+    try:
+        host = json.load(handle)["host"]
+    except (ValueError, KeyError, TypeError):  # a new file, or its writer was killed
+        return False
+    return host != platform.node() and time.time() - os.fstat(handle.fileno()).st_mtime < STALE_SECONDS
+
+
+def _beat(handle: IO[str], ended: threading.Event) -> None:
+    while not ended.wait(HEARTBEAT_SECONDS):
+        os.utime(handle.fileno())

@@ -27,33 +27,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ConcaveQuadratic:
-    """One problem with its constraint and its maximiser.
-
-    Attributes:
-        A: Positive definite, eigenvalues from C to S.
-        b: Linear term.
-        S: Smoothness, the largest eigenvalue.
-        project: Nearest point of the constraint set.
-        best: The maximiser over the set.
-    """
+    """One problem with its constraint and its maximiser."""
 
     A: np.ndarray
     b: np.ndarray
     S: float
-    project: Callable[[np.ndarray], np.ndarray]
-    best: np.ndarray
-
-    def value(self, y: np.ndarray) -> float:
-        """q(y)."""
-        return float(self.b @ y - 0.5 * y @ self.A @ y)
+    project: Callable[[np.ndarray], np.ndarray]  # to the nearest point of the constraint set
+    best: np.ndarray  # the maximiser over the set
 
     def gap(self, y: np.ndarray) -> float:
-        """q(y*) - q(y), without the cancellation of two nearly equal numbers."""
+        """Return q(y*) - q(y), without the cancellation of two nearly equal numbers."""
         off = self.best - y
         return float((self.b - self.A @ self.best) @ off + 0.5 * off @ self.A @ off)
 
     def ascend(self, steps: int) -> np.ndarray:
-        """Gaps after 0, 1, ..., `steps` ascents from y_0 = 0 with step size 1/S."""
+        """Return the gaps after 0, 1, ..., `steps` ascents from y_0 = 0 with step size 1/S."""
         y, gaps = np.zeros_like(self.b), []
         for _ in range(steps + 1):
             gaps.append(self.gap(y))
@@ -61,21 +49,18 @@ class ConcaveQuadratic:
         return np.array(gaps)
 
 
-def random_quadratic(kind: str, ratio: float, rng: np.random.Generator, width: int = 16) -> ConcaveQuadratic:
-    """A problem with C = 1 and S = ratio.
+WIDTH = 16
+"""Dimensions of the random problems."""
 
-    Args:
-        kind: box or sparse.
-        ratio: S / C.
-        rng: Draws its eigenvectors, its eigenvalues between the two ends, and where the maximiser lies.
-        width: Dimensions.
-    """
-    rotation, _ = np.linalg.qr(rng.normal(size=(width, width)))
-    values = np.concatenate([[1.0, ratio], rng.uniform(1, ratio, width - 2)])
+
+def random_quadratic(kind: Literal["box", "sparse"], ratio: float, rng: np.random.Generator) -> ConcaveQuadratic:
+    """Draw a problem with C = 1 and S = ratio: its eigenvectors, its other eigenvalues, and where the maximum lies."""
+    rotation, _ = np.linalg.qr(rng.normal(size=(WIDTH, WIDTH)))
+    values = np.concatenate([[1.0, ratio], rng.uniform(1, ratio, WIDTH - 2)])
     A = rotation @ np.diag(values) @ rotation.T
-    peak = rng.normal(size=width)
+    peak = rng.normal(size=WIDTH)
     if kind == "sparse":
-        count = width // 4
+        count = WIDTH // 4
         peak = _largest(peak, count)
         return ConcaveQuadratic(A, A @ peak, ratio, lambda y: _largest(y, count), peak)
     radius = 0.5
@@ -107,9 +92,7 @@ ROUNDING = 1e-12
 def ascent_gaps(
     runs: Sequence[RunResult], *, kind: Literal["box", "sparse"], ratio: float, problems: int, steps: int, seed: int = 0
 ) -> dict[str, Any]:
-    """Measure how the gap of projected gradient ascent shrinks, on random problems with S/C = ratio.
-
-    `runs` is not used: nothing is trained.
+    """Measure how the gap of projected gradient ascent shrinks, on random problems with S/C = ratio, without any run.
 
     Returns:
         Of each problem: `factor` and `worst_factor`, geometric mean and maximum of gap_{t+1} / gap_t; `bend`, the slope

@@ -42,31 +42,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MinimaxProblem:
-    """The problem above; x has shape (..., groups H, coordinates D), y has shape (..., D).
+    """The problem above; x has shape (..., groups H, coordinates D), y has shape (..., D)."""
 
-    Attributes:
-        scales_H: a_i.
-        concavity_D: c_j.
-        omega: Radius of the box that holds y.
-        bumps: Depth of phi's local minima.
-        noise: sigma_i / a_i.
-    """
-
-    scales_H: np.ndarray
-    concavity_D: np.ndarray
+    scales_H: np.ndarray  # a_i
+    concavity_D: np.ndarray  # c_j
     omega: float = 1.0
     bumps: float = 1.2
-    noise: float = 8.0
+    noise: float = 8.0  # sigma_i / a_i
 
     @property
     def alphas_H(self) -> np.ndarray:
         """alpha_i: Lipschitz constants of the groups' gradients."""
         return self.scales_H * (1 + 2 * self.bumps + self.omega)
-
-    @property
-    def kappa_alpha(self) -> float:
-        """Largest alpha_i over the smallest."""
-        return float(self.alphas_H.max() / self.alphas_H.min())
 
     @property
     def gradient_bound(self) -> float:
@@ -109,23 +96,14 @@ class MinimaxProblem:
         return self.gradient_x(x, self.best_response(x))
 
     def noisy_gradient_x(self, x: np.ndarray, y: np.ndarray, batch: int, rng: np.random.Generator) -> np.ndarray:
-        """Mean of `batch` stochastic gradients, drawn at once: a mean of exponentials is a Gamma variable."""
+        """Draw the mean of `batch` stochastic gradients at once: a mean of exponentials is a Gamma variable."""
         centred = rng.gamma(batch, 1 / batch, x.shape) - 1
         return self.gradient_x(x, y) + (self.deviations_H[:, None] / np.sqrt(x.shape[-1])) * centred
 
 
-def grouped_problem(kappa: float, groups: int = 4, width: int = 4, ratio: float = 1.5) -> MinimaxProblem:
-    """A problem with alpha_i spread evenly in the logarithm over a factor kappa, largest a_i = 1.
-
-    Args:
-        kappa: kappa_alpha, at least 1.
-        groups: H.
-        width: D; coordinates take turns between c_j = 1 and c_j = ratio.
-        ratio: S / C of the inner problem.
-    """
-    return MinimaxProblem(
-        scales_H=np.geomspace(1 / kappa, 1, groups), concavity_D=np.where(np.arange(width) % 2, ratio, 1.0)
-    )
+def grouped_problem(kappa: float) -> MinimaxProblem:
+    """Return a problem with max alpha_i / min alpha_i = kappa, even in the logarithm, and S / C = 1.5; H = D = 4."""
+    return MinimaxProblem(scales_H=np.geomspace(1 / kappa, 1, 4), concavity_D=np.array([1.0, 1.5, 1.0, 1.5]))
 
 
 MAX_STEPS = 2000
@@ -133,14 +111,13 @@ MAX_STEPS = 2000
 
 
 def proximal_point(problem: MinimaxProblem, x: np.ndarray, tol: float = 1e-8) -> np.ndarray:
-    """xhat, with ||z - xhat||_alpha <= tol at every point of the batch.
+    """Return xhat to ||z - xhat||_alpha <= tol, for every point of a batch.
 
     Accelerated gradient descent in the norm of the groups, whose condition number is that of the sum: at most
     (3 + sum_i a_i / (C K)) with alpha_i = a_i K, from the quadratic (2), f (1) and the maximiser's motion (the rest).
     """
     alphas = problem.alphas_H[:, None]
-    spread = problem.scales_H.sum() / (problem.concavity_D.min() * alphas[0, 0] / problem.scales_H[0])
-    smoothness = 3 + spread
+    smoothness = 3 + problem.scales_H.sum() / (problem.concavity_D.min() * alphas[0, 0] / problem.scales_H[0])
     momentum = (np.sqrt(smoothness) - 1) / (np.sqrt(smoothness) + 1)
     z, ahead = x.copy(), x.copy()
     for _ in range(MAX_STEPS):
@@ -153,13 +130,13 @@ def proximal_point(problem: MinimaxProblem, x: np.ndarray, tol: float = 1e-8) ->
 
 
 def envelope(problem: MinimaxProblem, x: np.ndarray, tol: float = 1e-8) -> np.ndarray:
-    """g_{1/2alpha}(x)."""
+    """Return g_{1/2alpha}(x)."""
     nearest = proximal_point(problem, x, tol)
     return problem.worst_value(nearest) + (problem.alphas_H[:, None] * (x - nearest) ** 2).sum((-2, -1))
 
 
 def envelope_gradient(problem: MinimaxProblem, x: np.ndarray, tol: float = 1e-8) -> np.ndarray:
-    """Its gradient; every point's error is at most 2 sqrt(max alpha_i) * tol in length."""
+    """Return the gradient of the envelope; every point's error is at most 2 sqrt(max alpha_i) * tol in length."""
     return 2 * problem.alphas_H[:, None] * (x - proximal_point(problem, x, tol))
 
 
@@ -180,16 +157,8 @@ def descend(
 ) -> np.ndarray:
     """Run the theorem's algorithm and return x_t at the sorted steps `record_at`, stacked along a new first axis.
 
-    Args:
-        problem: The problem.
-        x: x_0, with any number of leading axes for independent replicas.
-        oracle: The inner player.
-        steps: T, which sets eta.
-        lower: L.
-        upper: U.
-        batch: b.
-        record_at: Steps between 0 and T - 1.
-        rng: Draws the samples.
+    x is x_0, with any number of leading axes for independent replicas. `steps`, `lower`, `upper` and `batch` are T, L,
+    U and b.
     """
     eta, recorded, iterates = 1 / (upper * math.sqrt(steps)), set(record_at.tolist()), []
     x = x.copy()
@@ -270,18 +239,8 @@ def envelope_gradients(
     """Measure E ||grad g_{1/2alpha}(xbar)||^2 for several T, xbar uniform among the iterates of a run of T steps.
 
     Replica r has the same x_0 and the same noise under every setting, so that settings can be compared in pairs.
-
-    Args:
-        runs: Unused: nothing is trained.
-        steps: Values of T.
-        replicas: Independent starts and noises.
-        kappa: kappa_alpha of the problem.
-        epsilon: Error of the inner player.
-        ascent_steps: If positive, the inner player is PGA with that many steps, and epsilon is not used.
-        lower: L.
-        upper: U.
-        batch: growing with T as the theorem says, or one sample per step.
-        seed: Of starts and noises.
+    Nothing is trained: `runs` is not used. With `ascent_steps` the inner player is PGA with that many steps, else one
+    with error `epsilon`. The batch grows with T as the theorem says, or is one sample per step.
 
     Returns:
         For each T `squared_gradient_T`, a list over replicas, and `bound_T`, the printed right side; `steps`,

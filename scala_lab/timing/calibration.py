@@ -10,7 +10,6 @@ No step of a run is timed, so that runs can tell whether the model is right.
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
@@ -22,7 +21,8 @@ import numpy as np
 from scala_lab.batches import BatchPlan
 from scala_lab.config import RunSpec
 from scala_lab.data.tokens import TokenSplit
-from scala_lab.timing.harness import barrier, time_call, time_in_workers, undisturbed
+from scala_lab.machine import usable_cores
+from scala_lab.timing.harness import TimedTraining, barrier, time_call, time_in_workers, undisturbed
 from scala_lab.timing.hosts import open_hosts, unsupported_reason
 from scala_lab.timing.model import FREE, Compute, Link, Load, Network, StepModel, fit_compute, fit_link, planned_load
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 WITHIN = "within a host"
 """Name of the link class between workers of one host; others go by their rate."""
 PIECE_SECONDS = 5.0
-"""About how long each piece is measured for; there are six, and one for each rate."""
+"""About how long each of the six pieces is measured for, and the link of each rate."""
 
 Shape = tuple[int, int, int]
 """Rows, tokens of the longest row, and maximum rows of a micro-batch."""
@@ -67,18 +67,14 @@ class Calibration:
     links: Mapping[str, Link]
 
     def model(self, link: str = WITHIN, per_host: int | None = None) -> StepModel:
-        """Build a time model for hosts that are joined by a link class.
-
-        On each host are `per_host` workers; default as many as fill this one, or 1 for a link between hosts.
-        """
-        if per_host is None:
-            per_host = self.cores if link == WITHIN else 1
+        """Build a time model for hosts of `per_host` workers; default what fills this one, or 1 if not `WITHIN`."""
+        per_host = per_host or (self.cores if link == WITHIN else 1)
         network = Network(self.links.get(WITHIN, FREE), self.links.get(link, FREE), per_host)
-        factors = {"crowding": self.crowding, "update_crowding": self.update_crowding}
-        return StepModel(self.plain, self.noise, self.update, self.gradient_bytes, network, **factors)
+        constants = (self.plain, self.noise, self.update, self.gradient_bytes)
+        return StepModel(*constants, network, self.crowding, self.update_crowding)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values and lists, ready for JSON; an infinite bandwidth is None."""
+        """Return plain values and lists, ready for JSON; an infinite bandwidth is None."""
         links = self.links.values()
         return {
             "plain": list(astuple(self.plain)),
@@ -93,43 +89,30 @@ class Calibration:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Calibration:
-        """The calibration that `to_dict` wrote."""
-        links = zip(values["links"], values["latency"], values["bandwidth"], strict=True)
-        return cls(
-            Compute(*values["plain"]),
-            Compute(*values["noise"]),
-            dict(zip(values["optimizers"], values["update"], strict=True)),
-            values["gradient_bytes"],
-            values["crowding"],
-            values["update_crowding"],
-            int(values["cores"]),
-            {name: Link(latency, math.inf if speed is None else speed) for name, latency, speed in links},
-        )
+        """Rebuild the calibration that `to_dict` wrote."""
+        update = dict(zip(values["optimizers"], values["update"], strict=True))
+        scalars = {name: values[name] for name in ("gradient_bytes", "crowding", "update_crowding")}
+        named = zip(values["links"], values["latency"], values["bandwidth"], strict=True)
+        links = {name: Link(latency, math.inf if speed is None else speed) for name, latency, speed in named}
+        plain, noise = (Compute(*values[kind]) for kind in ("plain", "noise"))
+        return cls(plain, noise, update, **scalars, cores=int(values["cores"]), links=links)
 
 
 def calibration(runs: Sequence[RunResult], *, rates: Sequence[str], seconds: float, threads: int = 1) -> dict[str, Any]:
-    """Measure the machine for a study, with the spec of its one run, keeping `threads` cores busy; see `calibrate`.
-
-    Links between hosts are left out where this machine cannot have hosts.
-    """
+    """Calibrate with the spec of a study's one run, keeping `threads` cores busy; no `rates` if it has no hosts."""
     return calibrate(runs[0].spec, rates if unsupported_reason() is None else (), seconds).to_dict()
 
 
 def calibrate(spec: RunSpec, rates: Sequence[str] = (), seconds: float = PIECE_SECONDS) -> Calibration:
-    """Measure this machine.
+    """Measure this machine with a spec's model, task (for its head and tokens), threads of a worker and device.
 
-    Args:
-        spec: Model, task (for its head and tokens), threads of a worker, device.
-        rates: Links between two hosts of this machine to measure as well; a UserError where it cannot have hosts.
-        seconds: About how long each piece is measured for.
+    `rates` are of links between two hosts of this machine to measure as well; a UserError where it cannot have hosts.
     """
     spec = spec.override(workers=1, max_steps=1).resolved()
     cores = max(1, _workers_per_host(spec))
     pieces = time_in_workers(measure_pieces, {"": spec.override(workers=cores)}, {"seconds": seconds})
-    plain, noise = (
-        fit_compute([Load(**load) for load in pieces[kind]["loads"]], pieces[kind]["alone"])
-        for kind in ("plain", "noise")
-    )
+    timed = [pieces[kind] for kind in ("plain", "noise")]
+    plain, noise = (fit_compute([Load(**load) for load in kind["loads"]], kind["alone"]) for kind in timed)
     update = {name: point["alone"][0] for name, point in pieces["updates"].items()}
     crowding, update_crowding, links = 1.0, 1.0, {}
     if cores > 1:
@@ -143,17 +126,16 @@ def calibrate(spec: RunSpec, rates: Sequence[str] = (), seconds: float = PIECE_S
 
 
 def _workers_per_host(spec: RunSpec) -> int:
-    """How many workers fill this host: GPUs, or cores over the threads of a worker."""
+    """Return how many workers fill this host: GPUs, or cores over the threads of a worker."""
     if spec.machine.device == "cuda":
         import torch
 
         return torch.cuda.device_count()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    return cores // (spec.machine.threads or 1)
+    return usable_cores() // (spec.machine.threads or 1)
 
 
 def _crowding(timings: Iterable[Mapping[str, list[float]]]) -> float:
-    """Geometric mean of the slow-down when all cores do the same, at least 1."""
+    """Return the geometric mean of the slow-down when all cores do the same, at least 1."""
     ratios = [np.log(np.divide(timing["together"], timing["alone"])) for timing in timings]
     return max(1.0, float(np.exp(np.mean(ratios))))
 
@@ -161,10 +143,9 @@ def _crowding(timings: Iterable[Mapping[str, list[float]]]) -> float:
 def measure_pieces(specs: Mapping[str, RunSpec], world: World, *, seconds: float) -> dict[str, Any]:
     """Measure the pieces of a step, each for about so long, as one of the workers; the first one's result is complete.
 
-    Returns:
-        `plain` and `noise`: loads and seconds of one worker's computing `alone`, by shape; `crowd`: for some shapes
-        also those of the slowest of all workers `together`; `updates`: both, by optimizer; `messages`: bytes and
-        seconds of all-reduces; and `gradient_bytes`.
+    It has, as `plain` and `noise`, loads and seconds of one worker's computing `alone`, by shape; as `crowd`, for some
+    shapes also those of the slowest of all workers `together`; `updates` has both by optimizer, and `messages` bytes
+    and seconds of all-reduces.
     """
     timer = _PieceTimer(specs, world, seconds)
     pieces: dict[str, Any] = {kind: timer.computing(kind, SHAPES) for kind in ("plain", "noise")}
@@ -187,13 +168,10 @@ class _PieceTimer:
     def __init__(self, specs: Mapping[str, RunSpec], world: World, seconds: float) -> None:
         from scala_lab.methods.base import build_step
         from scala_lab.training.distributed import World
-        from scala_lab.training.preparation import prepare
-        from scala_lab.training.trainer import Training
 
         (spec,) = specs.values()
         self.world, self.seconds = world, seconds
-        self.training = Training(spec, prepare(spec), world)
-        self.training.model.train()
+        self.training = TimedTraining(spec, world).training
         self.alone = World(0, 1, world.device)
         self.training.world = self.alone  # each worker runs the whole synthetic batch
         self.batches = {shape: _synthetic_batch(self.training.data.train, *shape) for shape in SHAPES}
@@ -202,14 +180,14 @@ class _PieceTimer:
         self.steps = {kind: build_step(recipe.method, recipe.options) for kind, recipe in recipes.items()}
 
     def computing(self, kind: str, shapes: Sequence[Shape], together: bool = False) -> dict[str, list[Any]]:
-        """Loads and seconds of a step's computing by shape; shapes take turns, as batches of a run do."""
+        """Time a step's computing by shape, beside the loads; shapes take turns, as batches of a run do."""
         self.training.step_function = self.steps[kind]
         plans = [self.batches[shape][0] for shape in shapes]
         loads = [vars(planned_load(plan, plan.global_batch(0))) for plan in plans]
         return {"loads": loads, **self._repeat([partial(self._accumulate, shape) for shape in shapes], together)}
 
     def update(self, optimizer: str) -> dict[str, list[float]]:
-        """Seconds of an update."""
+        """Time an update."""
         from scala_lab.optim.build import build_optimizer
 
         optim = RunSpec.of(optimizer=optimizer).resolved().optim
@@ -218,7 +196,7 @@ class _PieceTimer:
         return self._repeat([lambda: self.training.update(0)], together=True, fill_caches=True)
 
     def messages(self) -> dict[str, list[float]]:
-        """Bytes and seconds of all-reduces, on the worker that comes last and waits for nobody; empty on others."""
+        """Time all-reduces by their bytes: those of the worker that comes last and waits for nobody."""
         import torch
 
         sizes = (*MESSAGES, self.training.gradient.flat.nbytes)
@@ -234,23 +212,19 @@ class _PieceTimer:
     ) -> dict[str, list[float]]:
         """Time pieces in turns; only the first worker has a result.
 
-        Returns:
-            Seconds by piece: of the first worker `alone`, while the others wait; and of the slowest worker, all
-            beginning at once, `together` if that is wanted, else 0.
+        It is seconds by piece: of the first worker `alone`, while the others wait; and of the slowest worker, all
+        beginning at once, `together` if that is wanted, else 0.
         """
 
-        def one_round() -> list[tuple[float, float]]:
-            pairs = []
-            for piece in pieces:
-                attempt = partial(self._attempt, piece, fill_caches)
-                alone = undisturbed(attempt, self.alone) if self.world.leads else 0.0
-                barrier(self.world)
-                crowd = undisturbed(partial(attempt, wait=True), self.world) if together else 0.0
-                barrier(self.world)
-                pairs.append((alone, crowd))
-            return pairs
+        def time_piece(piece: Callable[[], Any]) -> tuple[float, float]:
+            attempt = partial(self._attempt, piece, fill_caches)
+            alone = undisturbed(attempt, self.alone) if self.world.leads else 0.0
+            barrier(self.world)
+            crowd = undisturbed(partial(attempt, wait=True), self.world) if together else 0.0
+            barrier(self.world)
+            return alone, crowd
 
-        everyone = self.world.gather(self._rounds(one_round))
+        everyone = self.world.gather(self._rounds(lambda: list(map(time_piece, pieces))))
         if everyone is None:
             return {}
         seconds = np.array(everyone)  # (workers, rounds, pieces, 2)
@@ -269,7 +243,7 @@ class _PieceTimer:
         return [one_round() for _ in range(int(count))]
 
     def _attempt(self, piece: Callable[[], Any], fill_caches: bool, wait: bool = False) -> tuple[float, float]:
-        """Seconds of a piece, all workers beginning at once if they `wait`; and the share lost to other processes."""
+        """Time a piece, all workers beginning at once if they `wait`; returns also the share of lost time."""
         if fill_caches:
             self._accumulate(CACHE_FILLER)
         if wait:
@@ -278,17 +252,14 @@ class _PieceTimer:
         return seconds, idle / seconds
 
     def _accumulate(self, shape: Shape) -> None:
-        """Compute the gradient of a synthetic batch."""
         self.training.plan, split = self.batches[shape]
         self.training.data = replace(self.training.data, train=split)
         self.training.accumulate(0)
 
 
 def _synthetic_batch(tokens: TokenSplit, rows: int, longest: int, micro_batch: int) -> tuple[BatchPlan, TokenSplit]:
-    """A batch made of a task's tokens, and a plan that cuts it only where a micro-batch is full.
-
-    The shortest rows are about a third shorter than the longest: batches of a run hardly ever lack padding.
-    """
+    """Make a batch of a task's tokens, and a plan that cuts it only where a micro-batch is full."""
+    # The shortest rows are about a third shorter than the longest: batches of a run hardly ever lack padding.
     lengths = longest - (np.arange(rows) * 5 // rows) * longest // 15
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     ids = np.resize(tokens.ids, offsets[-1])

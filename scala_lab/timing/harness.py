@@ -17,10 +17,14 @@ import json
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from scala_lab.clock import PHASES
 from scala_lab.config import RunSpec
@@ -43,6 +47,8 @@ MAX_LOST = 0.03
 """Share of its time that a worker may lose to other processes before its measurement is repeated."""
 MAX_ATTEMPTS = 4
 """How often something is measured at most; if every attempt was disturbed, the least disturbed one counts."""
+MATMUL_SECONDS, MATRIX = 0.2, 1024
+"""How long matrix products are timed, and the matrices' width, with which nothing but arithmetic counts."""
 
 
 def phases(
@@ -50,18 +56,15 @@ def phases(
 ) -> dict[str, Any]:
     """Measure the seconds of each phase of a step in this process, methods in turns, after some steps of warm-up.
 
-    Each run stands for a method, all on the same task and batch size; only its spec is used.
-
-    Returns:
-        `method:phase` as a list over steps for every phase of a method, `method:step` for the whole step, and
-        `cpu_share`: the share of the time in which this process was computing, per thread; well below 1 when other
-        processes kept the machine busy.
+    Each run stands for a method, all on the same task and batch size; only its spec is used. The result has
+    `method:phase` as a list over steps for every phase of a method, `method:step` for the whole step, and `cpu_share`:
+    the share of the time in which this process was computing, per thread; well below 1 on a busy machine.
     """
     wall, cpu = time.perf_counter(), time.process_time()
     from scala_lab.training.distributed import join_world
 
     specs = [run.spec.override(max_steps=warmup + steps).resolved() for run in runs]
-    trainings = {name: TimedTraining(spec, join_world(spec)) for name, spec in zip(names, specs, strict=True)}
+    trainings = {name: TimedTraining(spec, join_world(spec.machine)) for name, spec in zip(names, specs, strict=True)}
     result: dict[str, Any] = {}
     for step in range(warmup + steps):
         for name, timed in trainings.items():
@@ -100,20 +103,16 @@ def step_times(
 def time_steps(specs: Mapping[str, RunSpec], world: World, *, steps: int, warmup: int) -> dict[str, Any]:
     """Time the steps of specs as one of the workers; the first worker's result is complete.
 
-    Tasks follow one another, so that only the models of one task are in memory at a time.
-
-    Returns:
-        Lists over steps, by `name:quantity`: seconds of a `step` and of its phases on the first worker, whose
-        all-reduce is sending and waiting for the slowest worker; of a step `without` communication on the slowest
-        worker; of the `exchange`, the all-reduce on the worker that reaches it last and so waits for nobody; `samples`,
-        `tokens` (without padding) and `flops` over all workers; and `load micro_batches` and so on of the first worker,
-        whose rows are the longest. Also `name:steps_per_epoch`, `gradient_bytes`, the one message of a step, and
-        `matmul_rate`, what all workers together do per second in products of large matrices.
+    Tasks follow one another, so that only the models of one task are in memory at a time. The result has lists over
+    steps, by `name:quantity`: seconds of a `step` and of its phases on the first worker, whose all-reduce is sending
+    and waiting for the slowest worker; of a step `without` communication on the slowest worker; of the `exchange`, the
+    all-reduce on the worker that reaches it last and so waits for nobody; `samples`, `tokens` (without padding) and
+    `flops` over all workers; and `load micro_batches` and so on of the first worker, whose rows are the longest. Also
+    `name:steps_per_epoch`, `gradient_bytes`, the one message of a step, and `matmul_rate`, the operations per second
+    of all workers together in products of large matrices.
     """
-    from scala_lab.timing.flops import matmul_rate
-
     barrier(world)
-    rates = world.gather(matmul_rate(world.device, next(iter(specs.values())).machine.precision))
+    rates = world.gather(matmul_rate(world, next(iter(specs.values())).machine.precision))
     result: dict[str, Any] = {}
     for data in dict.fromkeys(spec.data for spec in specs.values()):
         of_task = {name: TimedTraining(spec, world) for name, spec in specs.items() if spec.data == data}
@@ -126,24 +125,24 @@ def _take_turns(trainings: Mapping[str, TimedTraining], world: World, steps: int
 
     Which of both comes first changes from step to step, so that neither is always the first to meet a shape.
     """
-    own: dict[str, dict[bool, list[dict[str, float]]]] = {name: {False: [], True: []} for name in trainings}
+    own: dict[tuple[str, bool], list[dict[str, float]]] = defaultdict(list)
     for step in range(warmup + steps):
         for name, timed in trainings.items():
             for silent in (False, True) if step % 2 == 0 else (True, False):
                 if world.size > 1 or not silent:
-                    own[name][silent].append(timed.step(step, silent))
+                    own[name, silent].append(timed.step(step, silent))
     everyone = world.gather(own)
     if everyone is None:
         return {}
     counted, has_silent = range(warmup, warmup + steps), world.size > 1
     result: dict[str, Any] = {}
     for name, timed in trainings.items():
-        first = own[name][False]
+        first = own[name, False]
         lists = {
             STEP: [first[step][STEP] for step in counted],
-            "without": [max(worker[name][has_silent][step][STEP] for worker in everyone) for step in counted],
+            "without": [max(worker[name, has_silent][step][STEP] for worker in everyone) for step in counted],
             **{phase: [first[step][phase] for step in counted] for phase in first[0]},
-            "exchange": [min(worker[name][False][step]["all-reduce"] for worker in everyone) for step in counted],
+            "exchange": [min(worker[name, False][step]["all-reduce"] for worker in everyone) for step in counted],
             **timed.work(counted),
         }
         result |= {f"{name}:{quantity}": values for quantity, values in lists.items()}
@@ -168,13 +167,10 @@ class TimedTraining:
         return undisturbed(lambda: self.attempt(step, silent), self.world)
 
     def attempt(self, step: int, silent: bool = False) -> tuple[dict[str, float], float]:
-        """Run a step once; returns the seconds, and the share lost to other processes outside of the all-reduce.
-
-        All workers begin together, so that what one of them lost before is not counted as communication.
-        """
+        """Run a step once; returns the seconds, and the share lost to other processes outside of the all-reduce."""
         training = self.training
         training.world = self.silent_world if silent else self.world
-        barrier(training.world)
+        barrier(training.world)  # what a worker lost before the step is no communication
         before = training.clock.totals()
         whole, idle = time_call(lambda: self._run(step), training.world)
         after = training.clock.totals()
@@ -189,8 +185,6 @@ class TimedTraining:
 
     def work(self, steps: Sequence[int]) -> dict[str, list[float]]:
         """Count samples, tokens and operations of steps over all workers, and the load of the first worker."""
-        from scala_lab.timing.flops import forward_flops
-
         forward, passes = forward_flops(self.training.model), max(passes_per_sample(self.training.spec))
         plan = self.training.plan
         batches = [plan.global_batch(step) for step in steps]
@@ -205,7 +199,7 @@ class TimedTraining:
 
 
 def _silent(world: World) -> World:
-    """A world whose workers keep their gradients to themselves; their weights diverge, so they only serve timings."""
+    """Return a world without all-reduce, in which workers' weights diverge: only for timings."""
     from scala_lab.training.distributed import World
 
     class Silent(World):
@@ -215,8 +209,75 @@ def _silent(world: World) -> World:
     return Silent(world.rank, world.size, world.device)
 
 
+@dataclass(frozen=True)
+class ForwardFlops:
+    """Floating-point operations of a forward pass over a row of T tokens, an addition and a product counted as two.
+
+        flops(T) = per_row + per_token * T + per_square * T^2
+
+    Linear layers give the first two, attention the third: q k^T and its product with v take 2 T^2 d each, in every
+    layer. Embeddings, normalisation, activations and padding are not counted.
+    """
+
+    per_row: float
+    per_token: float
+    per_square: float
+
+    def of(self, lengths: np.ndarray) -> float:
+        """Return the operations for rows of these lengths."""
+        sizes = np.asarray(lengths, dtype=np.float64)
+        return float(self.per_row * len(sizes) + self.per_token * sizes.sum() + self.per_square * (sizes**2).sum())
+
+
+def forward_flops(model: Any) -> ForwardFlops:
+    """Count a classifier's operations from its linear layers' outputs on two rows of different length."""
+    short, long = 4, 8
+    at_short, at_long = _linear_flops(model, short), _linear_flops(model, long)
+    per_token = (at_long - at_short) / (long - short)
+    config = model.config
+    return ForwardFlops(at_short - per_token * short, per_token, 4.0 * config.num_hidden_layers * config.hidden_size)
+
+
+def _linear_flops(model: Any, length: int) -> float:
+    import torch
+
+    counts = []
+
+    def count(layer: torch.nn.Linear, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        counts.append(2.0 * layer.in_features * output.numel())
+
+    hooks = [layer.register_forward_hook(count) for layer in model.modules() if isinstance(layer, torch.nn.Linear)]
+    training = model.training
+    try:
+        ids = torch.zeros((1, length), dtype=torch.long, device=next(model.parameters()).device)
+        with torch.no_grad():
+            model.eval()(input_ids=ids, attention_mask=torch.ones_like(ids))
+    finally:
+        model.train(training)
+        for hook in hooks:
+            hook.remove()
+    return sum(counts)
+
+
+def matmul_rate(world: World, precision: str) -> float:
+    """Measure operations per second in the fastest of the matrix products that fit into `MATMUL_SECONDS`."""
+    import torch
+
+    from scala_lab.training.precision import AUTOCAST
+
+    dtype = torch.float64 if precision == "float64" else AUTOCAST.get(precision, torch.float32)
+    left, right = torch.randn(2, MATRIX, MATRIX, device=world.device).to(dtype)
+    best, end = 0.0, time.perf_counter() + MATMUL_SECONDS
+    while best == 0 or time.perf_counter() < end:
+        started = time.perf_counter()
+        torch.mm(left, right)
+        synchronize(world)
+        best = max(best, 2.0 * MATRIX**3 / (time.perf_counter() - started))
+    return best
+
+
 def time_call(function: Callable[[], Any], world: World) -> tuple[float, float]:
-    """Seconds of a call, and how many of them this thread did not compute; none on a GPU, where it waits by nature."""
+    """Time a call; returns also the seconds in which this thread did not compute: none on a GPU, for which it waits."""
     synchronize(world)
     own, started = time.thread_time(), time.perf_counter()
     function()
@@ -230,23 +291,18 @@ def undisturbed(attempt: Callable[[], tuple[T, float]], world: World) -> T:
 
     `attempt` returns its result and the share of its time that this worker lost; the least disturbed result counts.
     """
-    attempts: list[tuple[float, T]] = []
-    while len(attempts) < MAX_ATTEMPTS and not (attempts and attempts[-1][0] <= MAX_LOST):
-        result, lost = attempt()
-        attempts.append((_maximum(lost, world), result))
-    return min(attempts, key=lambda pair: pair[0])[1]
-
-
-def _maximum(value: float, world: World) -> float:
-    """The largest value of all workers, on each of them."""
-    if world.size == 1:
-        return value
     import torch
     import torch.distributed as dist
 
-    largest = torch.tensor([value], device=world.device)
-    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-    return float(largest)
+    attempts: list[tuple[float, T]] = []
+    while len(attempts) < MAX_ATTEMPTS and not (attempts and attempts[-1][0] <= MAX_LOST):
+        result, lost = attempt()
+        if world.size > 1:
+            largest = torch.tensor([lost], device=world.device)
+            dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+            lost = float(largest)
+        attempts.append((lost, result))
+    return min(attempts, key=lambda pair: pair[0])[1]
 
 
 def barrier(world: World) -> None:
@@ -274,11 +330,8 @@ def time_in_workers(
 ) -> Any:
     """Start workers that all call `function(specs, world, **settings)`; return the first worker's result.
 
-    Args:
-        function: Stands at the top level of a module; takes and returns plain values. It writes no run folder.
-        specs: By name; they share a machine part, which says how many workers there are.
-        settings: Keywords of the function.
-        launcher: Starts the workers; default on this host.
+    The function stands at the top level of a module and returns plain values. The specs share a machine part, which
+    says how many workers there are; they are on this host unless another `launcher` starts them.
     """
     from scala_lab.training.distributed import run_workers
 
@@ -293,7 +346,6 @@ def time_in_workers(
 
 
 def _work(job: dict[str, Any]) -> None:
-    """Call the job's function as one of its workers; the first one writes the result."""
     from scala_lab.training.distributed import join_world
     from scala_lab.training.precision import matrix_products
 
@@ -301,7 +353,7 @@ def _work(job: dict[str, Any]) -> None:
     first = next(iter(specs.values()))
     module, name = job["function"]
     with matrix_products(first.machine.precision):
-        world = join_world(first)
+        world = join_world(first.machine)
         try:
             result = getattr(importlib.import_module(module), name)(specs, world, **job["settings"])
         finally:
@@ -311,6 +363,6 @@ def _work(job: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    from scala_lab.training.worker import work
+    from scala_lab.training.distributed import work
 
     work(sys.argv[1], _work)

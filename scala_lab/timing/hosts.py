@@ -37,10 +37,9 @@ BURST_SECONDS, MIN_BURST = 0.001, 16_384
 
 @dataclass(frozen=True)
 class Hosts:
-    """Running hosts: the process that holds each one's namespace, and the bits per second of links, if shaped."""
+    """Running hosts, by the process that holds each one's namespace."""
 
     holders: tuple[int, ...]
-    rate: float | None
 
     def address(self, host: int) -> str:
         """The IP address of a host."""
@@ -53,9 +52,9 @@ class Hosts:
     def start(
         self, arguments: Sequence[str], machine: MachineSpec, environment: dict[str, str]
     ) -> list[subprocess.Popen[bytes]]:
-        """Start a run's workers as `python ARGUMENTS`, dealt evenly, by one torchrun on each host.
+        """Start a run's workers as `python ARGUMENTS`, dealt evenly, by one torchrun on each host; return these.
 
-        The environment is added to this process's own. Returns the torchruns, which end when their workers have.
+        The environment is added to this process's own.
         """
         count = len(self.holders)
         if machine.workers % count:
@@ -75,10 +74,9 @@ class Hosts:
 
 @contextmanager
 def open_hosts(count: int, rate: str | None = None) -> Iterator[Hosts]:
-    """Bring up hosts on this machine, until the block or this process ends.
+    """Bring up hosts until the block or this process ends; a UserError where this machine or user cannot have them.
 
-    The rate is that of each link in each direction, as tc writes it (`200mbit`, `10gbit`); None for no limit. Raises a
-    UserError where this machine or this user cannot have hosts.
+    The rate is that of each link in each direction, as tc writes it (`200mbit`, `10gbit`); None for no limit.
     """
     bits = None if rate is None else bits_per_second(rate)
     lack = unsupported_reason()
@@ -86,7 +84,7 @@ def open_hosts(count: int, rate: str | None = None) -> Iterator[Hosts]:
         raise UserError(lack)
     with ExitStack() as stack:
         switch, *holders = (stack.enter_context(_namespace()) for _ in range(1 + count))
-        hosts = Hosts(tuple(holders), bits)
+        hosts = Hosts(tuple(holders))
         _configure(switch, "link set lo up", "link add switch type bridge", "link set switch up")
         for host, holder in enumerate(holders):
             plug = f"link add port{host} type veth peer name {INTERFACE} netns {holder}"
@@ -100,7 +98,7 @@ def open_hosts(count: int, rate: str | None = None) -> Iterator[Hosts]:
 
 
 def unsupported_reason() -> str | None:
-    """Why this machine or this user cannot have hosts, as a sentence; None if they can."""
+    """Return why this machine or this user cannot have hosts, as a sentence; None if they can."""
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
         return f"hosts on one machine need {', '.join(missing)} (Debian packages iproute2 and util-linux)"
@@ -140,12 +138,10 @@ def _inside(holder: int) -> list[str]:
 
 
 def _configure(holder: int, *commands: str) -> None:
-    """Run commands of `ip` in a namespace."""
     _run(holder, ["ip", "-batch", "-"], "\n".join(commands))
 
 
 def _shape(holder: int, interface: str, bits: float) -> None:
-    """Let an interface send no faster than a rate."""
     burst = max(MIN_BURST, round(bits / 8 * BURST_SECONDS))
     bucket = ["tbf", "rate", f"{bits:.0f}bit", "burst", f"{burst}b", "latency", "50ms"]
     _run(holder, ["tc", "qdisc", "add", "dev", interface, "root", *bucket])

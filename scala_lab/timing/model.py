@@ -6,15 +6,10 @@
 for the worker with most to do: its k micro-batches, their rows, tokens with padding, and squared padded lengths
 (attention). Steps with noise have constants of their own; a run is a mixture of both kinds by its delay. The crowdings
 are the factors by which computing and updates slow down when all cores of a host are busy; one worker alone has none.
-`exchange` is the all-reduce less what a backward pass hides of it; this project's trainer hides nothing. Over one link
-class, P members sum n bytes in
-
-    ring:  2 (P - 1) rounds, 2 (P - 1) / P * n bytes through every link
-    tree:  2 ceil(log2 P) rounds, 2 n bytes through every link (partial sums up, their total down)
-
-and a round costs the link's latency. Rings send least, trees need the fewest rounds. Where a run has several hosts,
-each host sums up by itself, hosts exchange the sums, and each shares the total among its workers. Constants come from
-a calibration (calibration.py) or from the times that the paper reports (paper_times.py).
+`exchange` is a ring all-reduce, of which the trainer hides nothing behind the backward pass: P members sum n bytes in
+2 (P - 1) rounds, each of which costs the link's latency, with 2 (P - 1) / P * n bytes through every link. Where a run
+has several hosts, each host sums up by itself, hosts exchange the sums, and each shares the total among its workers.
+Constants come from a calibration (calibration.py) or from the times that the paper reports (paper_times.py).
 """
 
 from __future__ import annotations
@@ -22,15 +17,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import Literal
 
 import numpy as np
 
 from scala_lab.batches import BatchPlan
-
-Algorithm = Literal["ring", "tree", "best"]
-BACKWARD = 2 / 3
-"""Share of a plain step's computing that is its backward pass, behind which communication can hide."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +34,14 @@ class Load:
 
 
 def even_load(batch_size: int, workers: int, micro_batch: int, length: float) -> Load:
-    """The load of the busiest worker when rows of one length are dealt evenly."""
+    """Return the load of the busiest worker when rows of one length are dealt evenly."""
     rows = math.ceil(batch_size / workers)
     return Load(math.ceil(rows / micro_batch), rows, rows * length, rows * length**2)
 
 
-def planned_load(plan: BatchPlan, global_batch: np.ndarray, rank: int = 0) -> Load:
-    """The load that a plan gives a worker; the first one has most to do."""
-    parts = [plan.lengths[rows] for rows in plan.deal(global_batch, rank)]
+def planned_load(plan: BatchPlan, global_batch: np.ndarray) -> Load:
+    """Return the load that a plan gives the first worker, which has most to do."""
+    parts = [plan.lengths[rows] for rows in plan.deal(global_batch, 0)]
     shapes = [(len(lengths), int(lengths.max())) for lengths in parts]
     return Load(
         micro_batches=len(shapes),
@@ -72,7 +62,7 @@ class Compute:
     per_square: float = 0.0
 
     def seconds(self, load: Load) -> float:
-        """Seconds for a load."""
+        """Return the seconds for a load."""
         return (
             self.per_step
             + self.per_micro_batch * load.micro_batches
@@ -94,41 +84,35 @@ class Link:
     latency: float
     bandwidth: float
 
-    def all_reduce(self, size: float, members: int, algorithm: Algorithm = "ring") -> float:
-        """Seconds to sum `size` bytes over so many members; 0 for one."""
-        if members == 1:
-            return 0.0
-        if algorithm == "best":
-            return min(self.all_reduce(size, members, "ring"), self.all_reduce(size, members, "tree"))
-        rounds, share = rounds_and_share(members, algorithm)
+    def all_reduce(self, size: float, members: int) -> float:
+        """Return the seconds to sum `size` bytes over so many members; 0 for one."""
+        rounds, share = rounds_and_share(members)
         return rounds * self.latency + share * size / self.bandwidth
 
 
 FREE = Link(0.0, math.inf)
 
 
-def rounds_and_share(members: int, algorithm: Algorithm) -> tuple[int, float]:
-    """Rounds of an all-reduce, and the bytes through every link as a share of the message.
+def rounds_and_share(members: int) -> tuple[int, float]:
+    """Return the rounds of a ring all-reduce, and the bytes through every link as a share of the message.
 
     Example:
-        >>> rounds_and_share(4, "ring"), rounds_and_share(4, "tree")
-        ((6, 1.5), (4, 2.0))
+        >>> rounds_and_share(4)
+        (6, 1.5)
     """
-    if algorithm == "ring":
-        return 2 * (members - 1), 2 * (members - 1) / members
-    return 2 * math.ceil(math.log2(members)), 2.0
+    return 2 * (members - 1), 2 * (members - 1) / members
 
 
-def fit_link(sizes: Sequence[float], seconds: Sequence[float], members: int, algorithm: Algorithm = "ring") -> Link:
+def fit_link(sizes: Sequence[float], seconds: Sequence[float], members: int) -> Link:
     """Fit latency and bandwidth, both at least 0, to timed all-reduces, with the least squared relative error."""
-    rounds, share = rounds_and_share(members, algorithm)
+    rounds, share = rounds_and_share(members)
     rows = np.stack([np.full(len(sizes), float(rounds)), share * np.asarray(sizes, dtype=np.float64)], axis=1)
     latency, per_byte = _fit(rows, seconds)
     return Link(latency, 1 / per_byte if per_byte > 0 else math.inf)
 
 
 def _fit(rows: np.ndarray, seconds: Sequence[float]) -> list[float]:
-    """Nonnegative least squares of rows @ constants = seconds, each equation divided by its seconds."""
+    """Solve rows @ constants = seconds by nonnegative least squares, each equation divided by its seconds."""
     from scipy.optimize import nnls
 
     times = np.asarray(seconds)
@@ -142,28 +126,18 @@ class Network:
     within: Link
     across: Link
     per_host: int
-    algorithm: Algorithm = "ring"
 
     def all_reduce(self, size: float, workers: int) -> float:
-        """Seconds to sum `size` bytes over so many workers, on as few hosts as hold them."""
+        """Return the seconds to sum `size` bytes over so many workers, on as few hosts as hold them."""
         hosts = math.ceil(workers / self.per_host)
-        inside = self.within.all_reduce(size, math.ceil(workers / hosts), self.algorithm)
-        return inside + self.across.all_reduce(size, hosts, self.algorithm)
+        return self.within.all_reduce(size, math.ceil(workers / hosts)) + self.across.all_reduce(size, hosts)
 
 
 @dataclass(frozen=True)
 class StepModel:
-    """All that decides how long a step takes on some machines.
+    """All that decides how long a step takes on some machines: see the module.
 
-    Attributes:
-        plain: Computing in a step without noise.
-        noise: Computing in a step with noise.
-        update: Seconds of an update, by optimizer.
-        gradient_bytes: Size of the message that workers exchange.
-        network: Between the workers.
-        crowding: Factor by which computing slows down when several workers of a host compute.
-        update_crowding: The same for an update.
-        overlap: Share of the backward pass behind which communication hides.
+    `update` is by optimizer, `gradient_bytes` the size of the message that workers exchange.
     """
 
     plain: Compute
@@ -173,18 +147,14 @@ class StepModel:
     network: Network
     crowding: float = 1.0
     update_crowding: float = 1.0
-    overlap: float = 0.0
 
     def step_seconds(self, load: Load, workers: int, optimizer: str, *, noise: float = 0.0) -> float:
-        """Mean seconds of steps of which a share has noise, for the load of the worker with most to do."""
+        """Return the mean seconds of steps of which a share has noise, for the load of the worker with most to do."""
         computing = self.without_communication(load, workers, optimizer, noise=noise)
-        exchange = self.network.all_reduce(self.gradient_bytes, workers)
-        updating = self.update[optimizer] * (self.update_crowding if workers > 1 else 1.0)
-        hidden = self.overlap * BACKWARD * (computing - updating)
-        return computing + max(0.0, exchange - hidden)
+        return computing + self.network.all_reduce(self.gradient_bytes, workers)
 
     def without_communication(self, load: Load, workers: int, optimizer: str, *, noise: float = 0.0) -> float:
-        """Seconds of a step if nothing were sent."""
+        """Return the seconds of a step if nothing were sent."""
         own = (1 - noise) * self.plain.seconds(load) + noise * self.noise.seconds(load)
         update = self.update[optimizer]
         return own + update if workers == 1 else own * self.crowding + update * self.update_crowding
@@ -202,7 +172,7 @@ class Workload:
 
 
 def epoch_seconds(model: StepModel, work: Workload, batch_size: int, workers: int) -> float:
-    """Seconds of a pass over all rows; nan where a worker would be without samples."""
+    """Return the seconds of a pass over all rows; nan where a worker would be without samples."""
     if workers > batch_size:
         return math.nan
     load = even_load(batch_size, workers, work.micro_batch, work.length)
@@ -210,6 +180,6 @@ def epoch_seconds(model: StepModel, work: Workload, batch_size: int, workers: in
 
 
 def best_workers(model: StepModel, work: Workload, batch_size: int, counts: Iterable[int]) -> int:
-    """The number of workers with the shortest epoch, the smallest of equals."""
+    """Return the number of workers with the shortest epoch, the smallest of equals."""
     able = [workers for workers in counts if workers <= batch_size]
     return min(able, key=lambda workers: epoch_seconds(model, work, batch_size, workers))

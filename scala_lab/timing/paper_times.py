@@ -71,24 +71,18 @@ class PaperCell:
     row: str
     task: str
     workers: int
-    batch_size: int
+    load: Load
     reported: float
     used: bool
     fitted: float = math.nan
-
-    @property
-    def load(self) -> Load:
-        """What each worker computes."""
-        return _load(self.task, self.workers, self.batch_size)
 
 
 def paper_projection(runs: Sequence[RunResult], *, model: str, workers: Sequence[int]) -> dict[str, Any]:
     """Fit the paper's times of one of its models on two tasks, predict all four, and project to more workers.
 
-    Returns:
-        For each reported cell `row`, `task`, `reported` and `fitted` (seconds of a step) and `used` (1 where the fit
-        saw it); the constants by name; and `projected_B` for B = 32 and 1024, seconds of an epoch of MNLI for each of
-        `workers`, None where a worker would be without samples.
+    The result has for each reported cell `row`, `task`, `reported` and `fitted` (seconds of a step) and `used` (1 where
+    the fit saw it); the constants by name; and `projected_B` for B = 32 and 1024, seconds of an epoch of MNLI for each
+    of `workers`, None where a worker would be without samples.
     """
     fitted, cells = fit_paper(model)
     result: dict[str, Any] = {
@@ -112,18 +106,16 @@ def paper_projection(runs: Sequence[RunResult], *, model: str, workers: Sequence
     return result
 
 
-def fit_paper(model: str, tasks: Sequence[str] = FITTED_ON) -> tuple[StepModel, list[PaperCell]]:
-    """Fit the constants on some tasks, and predict all cells.
+def fit_paper(model: str) -> tuple[StepModel, list[PaperCell]]:
+    """Fit the constants on two tasks, and predict all reported cells.
 
     For each of many values of crowding the other constants follow from nonnegative least squares of relative errors,
-    and the best is taken. What noise adds is fitted afterwards, on what the first fit leaves of the rows with noise.
-
-    Returns:
-        The model, in which steps with noise stand for a mean step of a run with ScaLA; and every reported cell.
+    and the best is taken. What noise adds is fitted afterwards, on what the first fit leaves of the rows with noise;
+    the model's steps with noise stand for a mean step of a run with ScaLA.
     """
     cells = [
-        PaperCell(row, task, *ROWS[row], seconds, task in tasks)
-        for row in ROWS
+        PaperCell(row, task, workers, _load(task, workers, batch_size), seconds, task in FITTED_ON)
+        for row, (workers, batch_size) in ROWS.items()
         for task, seconds in zip(TASKS, step_seconds(model, row), strict=True)
     ]
     used = [cell for cell in cells if cell.used]
@@ -134,7 +126,7 @@ def fit_paper(model: str, tasks: Sequence[str] = FITTED_ON) -> tuple[StepModel, 
 
 
 def step_seconds(model: str, row: str) -> tuple[float, ...]:
-    """Reported seconds of one step on each task."""
+    """Return the reported seconds of one step on each task."""
     steps = SMALL_STEPS if ROWS[row][1] == 32 else LARGE_STEPS
     return tuple(seconds / count for seconds, count in zip(SECONDS[model][row], steps, strict=True))
 
@@ -173,7 +165,7 @@ def _fit_noise(cells: Sequence[PaperCell], without: StepModel) -> StepModel:
 
 
 def predict(model: StepModel, row: str, task: str, workers: int, batch_size: int) -> float:
-    """Seconds of a step in a row of the tables, on any number of workers."""
+    """Return the seconds of a step in a row of the tables, on any number of workers."""
     optimizer = "adamw" if row.startswith("baseline") else "lamb"
     load = _load(task, workers, batch_size)
     return model.step_seconds(load, workers, optimizer, noise=float(row.startswith(SCALA)))

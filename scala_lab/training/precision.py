@@ -24,9 +24,7 @@ from scala_lab.errors import UserError
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """Precisions that round matrix products inside the model alone, by autocast."""
 
-TF32_CAPABILITY = (8, 0)
 GROWTH_STEPS = 2000
-SMALLEST_SCALE = 1.0
 
 
 def precisions(device_type: str, index: int | None = None) -> list[str]:
@@ -34,7 +32,7 @@ def precisions(device_type: str, index: int | None = None) -> list[str]:
     if device_type == "cpu":
         return ["float32", "bf16", "fp16", "float64"]
     with nullcontext() if index is None else torch.cuda.device(index):
-        tf32 = torch.cuda.get_device_capability() >= TF32_CAPABILITY
+        tf32 = torch.cuda.get_device_capability() >= (8, 0)
         bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
     return ["float32", *["tf32"] * tf32, *["bf16"] * bf16, "fp16", "float64"]
 
@@ -57,9 +55,8 @@ def check_precision(machine: MachineSpec) -> None:
 def matrix_products(precision: str) -> Iterator[None]:
     """For a block, compute products of float32 matrices in TF32 if that is the precision, else exactly."""
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    tf32 = precision == "tf32"
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = tf32
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
     try:
         yield
     finally:
@@ -71,19 +68,13 @@ def matrix_products(precision: str) -> Iterator[None]:
 class LossScale:
     """The factor on fp16's loss that keeps small gradients from vanishing in the backward pass.
 
-    A step whose gradient overflows is skipped and halves the scale; GROWTH_STEPS steps in a row that fit double it.
-    All workers see the same summed gradient, so they agree. This is `torch.amp.GradScaler` for a gradient that is
-    summed already; its fields are plain numbers, which the saved state holds.
-
-    Attributes:
-        value: The scale, a power of two: dividing by it is exact.
-        fitting: Steps in a row that fitted.
-        exhausted: Whether a gradient was not finite even at the smallest scale.
+    A step whose gradient overflows is skipped and halves the scale; GROWTH_STEPS finite steps in a row double it. This
+    is `torch.amp.GradScaler` for a gradient that is summed over workers already; its fields are saved with the state.
     """
 
-    value: float = 2.0**16
-    fitting: int = 0
-    exhausted: bool = False
+    value: float = 2.0**16  # a power of two: dividing by it is exact
+    fitting: int = 0  # finite steps in a row
+    exhausted: bool = False  # a gradient was not finite even at scale 1
 
     def observe(self, norm: float) -> None:
         """Adapt the scale to the norm of a step's gradient."""
@@ -92,5 +83,5 @@ class LossScale:
             if self.fitting == GROWTH_STEPS:
                 self.value, self.fitting = 2 * self.value, 0
             return
-        self.exhausted = self.value <= SMALLEST_SCALE
-        self.value, self.fitting = max(SMALLEST_SCALE, self.value / 2), 0
+        self.exhausted = self.value <= 1
+        self.value, self.fitting = max(1.0, self.value / 2), 0

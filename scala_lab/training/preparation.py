@@ -1,4 +1,4 @@
-"""Everything a run needs from outside, its data and its model, loaded and checked before anything is written."""
+"""Load and check a run's data and model, before anything is written."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,23 +40,17 @@ def cache_inputs() -> None:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run's data, tokenised.
-
-    Attributes:
-        fingerprints: Of the data and the model, which tell them apart from others of the same name.
-        skipped_rows: Malformed rows, by file.
-        admissions: By use and dropout rate. The structure of a model decides them, so runs that share these inputs
-            share them.
-    """
+    """A run's data, tokenised."""
 
     task: Task
     tokenizer: PreTrainedTokenizerBase
     train: TokenSplit
     evals: Mapping[str, TokenSplit]
     heldout: TokenSplit | None
-    fingerprints: dict[str, str]
-    skipped_rows: dict[str, int]
+    fingerprints: dict[str, str]  # hashes of the contents of the data and the model
+    skipped_rows: dict[str, int]  # malformed rows, by file
     admissions: dict[tuple[str, float | None], Admission] = field(default_factory=dict, compare=False)
+    """By use and dropout rate: runs that share these inputs share them, as only the model's structure decides."""
 
     @property
     def splits(self) -> dict[str, TokenSplit]:
@@ -70,7 +64,7 @@ def prepare(spec: RunSpec) -> Prepared:
 
 
 def prepare_data(data: DataSpec, model: str) -> Prepared:
-    """Load a task's rows and tokenise them for a model; tokens are read from the cache on disk if it has them."""
+    """Load a task's rows and tokenise them for a model, or read the tokens from the cache on disk."""
     return (_load_data_cached if _caching else _load_data)(data, model)
 
 
@@ -104,16 +98,16 @@ _load_classifier_cached = functools.lru_cache(maxsize=2)(load_classifier)
 def load_model(spec: RunSpec, prepared: Prepared) -> tuple[PreTrainedModel, Admission]:
     """Load the run's model with its new head and admit it on the run's rows; regression starts at the mean score."""
     dropout, mean = spec.encoder.dropout, float(prepared.train.labels.mean()) if prepared.task.regression else None
-    model = (_load_classifier_cached if _caching else load_classifier)(
-        spec.encoder.model,
-        prepared.task,
-        seed=spec.seed,
-        dropout=dropout,
-        first_guess=mean,
-        label_names=spec.data.label_names,
-    )
+    options: dict[str, Any] = {
+        "seed": spec.seed,
+        "dropout": dropout,
+        "first_guess": mean,
+        "label_names": spec.data.label_names,
+    }
     if _caching:
-        model = copy.deepcopy(model)
+        model = copy.deepcopy(_load_classifier_cached(spec.encoder.model, prepared.task, **options))
+    else:
+        model = load_classifier(spec.encoder.model, prepared.task, **options)
     admission = admit_model(model, prepared, spec.encoder.model, dropout=dropout)
     if dropout == 0 and admission.stochastic:
         raise UserError(f"--dropout 0: {spec.encoder.model} stays random in training mode all the same")
@@ -132,11 +126,9 @@ def admit_model(
 
 
 def _check_tokens(split: TokenSplit, chosen: np.ndarray, name: str) -> None:
-    """Refuse a split with `chosen` rows of no token at all: a model would make its prediction up."""
+    """Refuse a split some of whose chosen rows have no token: the model would predict from nothing."""
     empty = np.sort(chosen[split.lengths[chosen] == 0])
     if len(empty):
         more = f" and of {len(empty) - 1} more" if len(empty) > 1 else ""
-        raise UserError(
-            f"the tokenizer makes no token of row {empty[0] + 1} of the {name} rows{more}: give it a text "
-            "or leave it out"
-        )
+        row = f"row {empty[0] + 1} of the {name} rows{more}"
+        raise UserError(f"the tokenizer makes no token of {row}: give it a text or leave it out")

@@ -1,10 +1,8 @@
-"""What a person sees of work in progress: bars on a terminal, a line per epoch elsewhere, TensorBoard events."""
+"""Progress bars on a terminal, and a line per epoch elsewhere."""
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -17,9 +15,6 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
 
 B = TypeVar("B", bound="_Bar")
 
@@ -42,11 +37,7 @@ class _Bar:
 
 
 class RunBar(_Bar):
-    """Shows loss, accuracy, learning rate, samples per second and time left of a run.
-
-    Without a terminal it prints a line per epoch, and if not `shown`, nothing: in sweeps, tests and all workers but
-    the first.
-    """
+    """Shows loss, accuracy, learning rate, speed and time left of a run; without a terminal, a line per epoch."""
 
     def __init__(self, title: str, steps: int, steps_done: int, shown: bool = True) -> None:
         status = TextColumn("{task.fields[status]}")
@@ -60,13 +51,10 @@ class RunBar(_Bar):
             return
         speed = line["samples_per_second"]
         self._samples_per_second = 0.9 * (self._samples_per_second or speed) + 0.1 * speed
-        parts = [f"loss {line['loss']:.4f}"]
-        if line.get("accuracy") is not None:
-            parts.append(f"accuracy {line['accuracy']:.1%}")
-        parts += [f"lr {line['lr']:.2e}", f"{self._samples_per_second:,.0f} samples/s"]
-        if "loss_scale" in line:
-            parts.append(f"scale {line['loss_scale']:g}")
-        status = "  ".join(parts)
+        accuracy = "" if line.get("accuracy") is None else f"  accuracy {line['accuracy']:.1%}"
+        scale = f"  scale {line['loss_scale']:g}" if "loss_scale" in line else ""
+        pace = f"{self._samples_per_second:,.0f} samples/s"
+        status = f"loss {line['loss']:.4f}{accuracy}  lr {line['lr']:.2e}  {pace}{scale}"
         self.progress.update(self._task, completed=line["step"], status=status)
         if "eval" in line:
             text = f"epoch {line['epoch']:g}  {status}  {describe_metrics(line['eval'])}"
@@ -109,22 +97,3 @@ def describe_metrics(metrics: dict[str, dict[str, float]]) -> str:
         f"{split} " + " ".join(f"{name} {'nan' if value is None else f'{value:.4f}'}" for name, value in values.items())
         for split, values in metrics.items()
     )
-
-
-def open_events(folder: Path, steps_done: int) -> SummaryWriter | None:
-    """Open a TensorBoard writer that hides earlier events past `steps_done`; None without tensorboard."""
-    if importlib.util.find_spec("tensorboard") is None:
-        return None
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(folder), purge_step=steps_done + 1)
-
-
-def add_events(events: SummaryWriter, line: dict[str, Any]) -> None:
-    """Write every number of a line of metrics.jsonl as a TensorBoard event."""
-    for name, value in line.items():
-        if name not in ("step", "eval") and value is not None:
-            events.add_scalar(f"train/{name}", value, line["step"])
-    for split, metrics in line.get("eval", {}).items():
-        for name, value in metrics.items():
-            events.add_scalar(f"{split}/{name}", value, line["step"])

@@ -1,4 +1,4 @@
-"""The folder of a run: one process writes to it, and it is complete at any moment, even after kill -9.
+"""The folder of a run: one process writes to it, and it is consistent at any moment, even after kill -9.
 
 `run.json` is the record, `metrics.jsonl` has a line per step, `checkpoint/` is the trained model, `state/` what an
 interrupted run resumes from.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import fcntl
+import importlib.util
 import json
 import math
 import os
@@ -23,7 +24,6 @@ import torch
 from scala_lab.config import RunSpec, differences
 from scala_lab.errors import UserError
 from scala_lab.files import nan_to_null, new_folder, write_json
-from scala_lab.training.progress import add_events, open_events
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -85,11 +85,7 @@ def read_run(folder: Path) -> RunResult | None:
 
 
 def check_folder(folder: Path, spec: RunSpec, resume: bool) -> RunResult | None:
-    """Check that a run may go into a folder; return the run that is there already, if it is the same.
-
-    Raises:
-        UserError: The folder holds another run, something else, or this run unfinished and `resume` is off.
-    """
+    """Return the run that a folder holds if it is this one; refuse a folder that is not free for it."""
     check_writable(folder)
     present = read_run(folder)
     if present is None:
@@ -116,7 +112,7 @@ def check_inputs(present: RunResult, fingerprints: dict[str, str]) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse a folder that could not be made or written to, before there is anything to write."""
+    """Refuse a folder that cannot be made or written to."""
     existing = folder
     while not os.path.lexists(existing) and existing != existing.parent:
         existing = existing.parent
@@ -133,7 +129,7 @@ class FolderInUse(UserError):
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock a run's folder for a block; the system releases the lock when the process ends, however it ends."""
+    """Lock a run's folder for a block; the system releases the lock when the process ends in any way."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = (folder / ".lock").open("a")
@@ -150,7 +146,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def written_at(folder: Path) -> int | None:
-    """When a run's record was last written; None where there is none."""
+    """Return when a run's record was last written; None if there is none."""
     try:
         return (folder / "run.json").stat().st_mtime_ns
     except OSError:
@@ -158,10 +154,7 @@ def written_at(folder: Path) -> int | None:
 
 
 def record_failure(folder: Path, error: str, first_record: dict[str, Any] | None = None) -> None:
-    """Record that a run failed and why, unless another process is training in the folder by now.
-
-    If there is no record yet, `first_record` becomes it.
-    """
+    """Record that a run failed and why, unless another process is training in the folder by now."""
     with suppress(UserError), locked(folder):
         present = read_run(folder)
         record = present.record if present is not None else first_record
@@ -173,8 +166,7 @@ class RunWriter:
     """Writes a run's record and its metrics while it trains."""
 
     def __init__(self, folder: Path, record: dict[str, Any]) -> None:
-        self.folder = folder
-        self.record = record
+        self.folder, self.record = folder, record
 
     def update(self, **values: Any) -> None:
         """Change entries of the record and write it."""
@@ -192,14 +184,23 @@ class RunWriter:
             length += len(line)
         self._log.truncate(length)
         self._log.seek(0, os.SEEK_END)
-        self._events = open_events(self.folder / "tensorboard", steps_done) if tensorboard else None
+        self._events = None
+        if tensorboard and importlib.util.find_spec("tensorboard") is not None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            # purge_step hides earlier events of steps that will be done again
+            self._events = SummaryWriter(str(self.folder / "tensorboard"), purge_step=steps_done + 1)
 
     def log(self, line: dict[str, Any]) -> None:
-        """Append one line to metrics.jsonl."""
+        """Append one line to metrics.jsonl, and its numbers to the TensorBoard events."""
         self._log.write(json.dumps(nan_to_null(line), allow_nan=False).encode() + b"\n")
         self._log.flush()
-        if self._events is not None:
-            add_events(self._events, line)
+        if self._events is None:
+            return
+        numbers = {name: value for name, value in line.items() if name not in ("step", "eval") and value is not None}
+        for group, values in {"train": numbers, **line.get("eval", {})}.items():
+            for name, value in values.items():
+                self._events.add_scalar(f"{group}/{name}", value, line["step"])
 
     def sync_log(self) -> None:
         """Flush the lines to disk, before a state says that their steps are done."""
@@ -213,7 +214,7 @@ class RunWriter:
 
 
 def _step(line: bytes) -> float:
-    """The step of a line of metrics.jsonl, nan if the line is damaged."""
+    """Return the step of a line of metrics.jsonl, nan if the line is damaged."""
     try:
         return json.loads(line)["step"]
     except (ValueError, TypeError, KeyError):
@@ -221,10 +222,7 @@ def _step(line: bytes) -> float:
 
 
 def save_checkpoint(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write what `AutoModelForSequenceClassification.from_pretrained` loads, tokenizer included.
-
-    A tokenizer without a pad token is saved with the model's, so that both pad alike.
-    """
+    """Write what `AutoModelForSequenceClassification.from_pretrained` loads, and a tokenizer that pads as the model."""
     pad_token = model.config.get_text_config().pad_token_id
     if tokenizer.pad_token_id is None and pad_token is not None:
         tokenizer = copy.deepcopy(tokenizer)
@@ -237,10 +235,9 @@ def save_checkpoint(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedT
 def save_state(
     folder: Path, step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer, position: dict[str, Any]
 ) -> None:
-    """Write weights, optimizer state and position after a step; only then delete the state before it.
+    """Write weights, optimizer state and position into a sub-folder named by the step, then delete the one before.
 
-    Each state is a sub-folder of `state/` named by its step, complete or absent. Tensors of the optimizer are stored as
-    `index.name`; its plain numbers go into the position file, with whatever else is needed to go on.
+    Tensors of the optimizer are stored as `index.name`; its plain numbers go into the position file.
     """
     from safetensors.torch import save_file
 
@@ -249,8 +246,9 @@ def save_state(
     numbers = {name: value for name, value in values.items() if not isinstance(value, torch.Tensor)}
     tensors = {name: value.contiguous() for name, value in values.items() if isinstance(value, torch.Tensor)}
     with new_folder(folder / f"{step:08d}") as temporary:
-        weights = {name: value.contiguous() for name, value in _weights(model).items()}
-        save_file(weights, temporary / "weights.safetensors")
+        save_file(
+            {name: value.contiguous() for name, value in _weights(model).items()}, temporary / "weights.safetensors"
+        )
         save_file(tensors, temporary / "optimizer.safetensors")
         (temporary / "position.json").write_text(json.dumps({**position, "optimizer_numbers": numbers}))
     for outdated in folder.iterdir():
@@ -286,10 +284,10 @@ def load_state(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Opti
 
 
 def latest_state(folder: Path) -> Path | None:
-    """The newest complete state of a run, or None."""
+    """Return the newest complete state of a run, or None."""
     return max((path for path in folder.glob("[0-9]*") if path.is_dir()), default=None)
 
 
 def _weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers by name, each tensor once (tied ones share a name)."""
+    """Return parameters and buffers by name, tied tensors once."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -12,7 +13,13 @@ from typing import Any
 import torch
 
 from scala_lab.config import RunSpec, check_noise_starts, planned_steps
-from scala_lab.machine import describe_environment, orphaned, peak_memory_bytes
+from scala_lab.machine import (
+    describe_environment,
+    orphaned,
+    peak_memory_bytes,
+    started_by_launcher,
+    warn_of_crowded_cores,
+)
 from scala_lab.models.loading import locate_model
 from scala_lab.optim.lamb import Lamb
 from scala_lab.training.distributed import (
@@ -22,9 +29,8 @@ from scala_lab.training.distributed import (
     check_devices,
     join_world,
     raise_failure,
-    started_by_launcher,
     try_workers,
-    warn_of_crowded_cores,
+    work,
 )
 from scala_lab.training.precision import matrix_products
 from scala_lab.training.preparation import Prepared, load_model, prepare
@@ -65,8 +71,8 @@ def train(
         resume: Go on from the state of an interrupted run in `out`.
         progress: Show a progress bar and a line per epoch on stderr.
         save_every: Seconds between saved states.
-        tensorboard: Write TensorBoard events as well, when tensorboard is installed.
-        launcher: Starts several workers, such as `scala_lab.timing.hosts.open_hosts`; default this host.
+        tensorboard: Write TensorBoard events, if tensorboard is installed.
+        launcher: Starts the workers elsewhere, such as `scala_lab.timing.hosts.open_hosts`.
 
     Example:
         >>> result = train(RunSpec.of(task="mini-sst2", method="lamb"), out="runs/lamb")  # doctest: +SKIP
@@ -92,26 +98,29 @@ class RunOptions:
 
 
 def _train_in_workers(spec: RunSpec, folder: Path, options: RunOptions, launcher: WorkerLauncher | None) -> RunResult:
-    """Start workers that each run `train_worker`, and return what they left in the folder.
-
-    When they fail, the run's record says which worker it was and why.
-    """
+    """Start workers that each run `train_worker`, and return the run that they left; if one failed, record why."""
     prepared, present = _check_run(spec, folder, options.resume)
     if present is not None and present.ended:
         return present
-    check_devices(spec)
-    load_model(spec, prepared)  # each worker loads it again; here an error in it is found before any is started
+    check_devices(spec.machine)
+    load_model(spec, prepared)  # finds an error in it before any worker is started
     first_record, written_before = _first_record(spec, prepared), written_at(folder)
     job = {"spec": spec.to_dict(), "out": str(folder), "options": asdict(options)}
-    fault = try_workers("scala_lab.training.worker", job, spec.machine, launcher)
+    fault = try_workers("scala_lab.training.train", job, spec.machine, launcher)
     result = read_run(folder)
     if fault is not None and (result is None or not result.ended):
-        if fault.user_error is None or written_at(folder) != written_before:  # wrong input leaves a run as it was
+        if fault.user_error is None or written_at(folder) != written_before:  # wrong input found at once leaves no run
             record_failure(folder, fault.sentence, first_record)
         raise_failure(fault, folder)
     if result is None:
         raise WorkerFailure(Fault(f"the workers left no run in {folder}"))
     return result
+
+
+def train_job(values: dict[str, Any]) -> None:
+    """Train as one of the workers that `_train_in_workers` started."""
+    spec = RunSpec.from_dict(values["spec"]).resolved()
+    train_worker(spec, Path(values["out"]), RunOptions(**values["options"]))
 
 
 def train_worker(spec: RunSpec, folder: Path, options: RunOptions) -> RunResult:
@@ -120,7 +129,7 @@ def train_worker(spec: RunSpec, folder: Path, options: RunOptions) -> RunResult:
     if present is not None and present.ended:
         return present
     written_before = written_at(folder)
-    world = join_world(spec)
+    world = join_world(spec.machine)
     try:
         with torch.random.fork_rng(devices=[]), matrix_products(spec.machine.precision):
             training = Training(spec, prepared, world)
@@ -137,8 +146,7 @@ def train_worker(spec: RunSpec, folder: Path, options: RunOptions) -> RunResult:
 
 
 def _check_run(spec: RunSpec, folder: Path, resume: bool) -> tuple[Prepared, RunResult | None]:
-    """Check model, folder, data and spec; return the data, and the same run if the folder holds it already."""
-    locate_model(spec.encoder.model)
+    """Check folder, data and spec; return the data, and the same run if the folder holds it already."""
     present = check_folder(folder, spec, resume)
     prepared = prepare(spec)
     if present is not None:
@@ -162,11 +170,13 @@ def _run(training: Training, folder: Path, options: RunOptions) -> RunResult:
             parameters=sum(parameter.numel() for parameter in training.model.parameters()),
         )
         writer.start_log(training.progress.steps_done, options.tensorboard)
-    title, shown = f"{spec.recipe.method} {spec.data.task}", options.progress and world.leads
+    shown = options.progress and world.leads
     if shown:
-        warn_of_crowded_cores(spec)
+        warn_of_crowded_cores(spec.machine.device, spec.machine.workers, spec.machine.threads or 1)
     try:
-        with RunBar(title, training.steps, training.progress.steps_done, shown) as bar:
+        with RunBar(
+            f"{spec.recipe.method} {spec.data.task}", training.steps, training.progress.steps_done, shown
+        ) as bar:
             finite = training.run(writer, bar, options.save_every)
     finally:
         if writer is not None:
@@ -182,7 +192,6 @@ def _run(training: Training, folder: Path, options: RunOptions) -> RunResult:
 
 
 def _first_record(spec: RunSpec, prepared: Prepared) -> dict[str, Any]:
-    """What is known of a run before it begins."""
     return {
         "id": spec.run_id,
         "name": spec.name,
@@ -205,7 +214,6 @@ def _first_record(spec: RunSpec, prepared: Prepared) -> dict[str, Any]:
 
 
 def _final_record(training: Training) -> dict[str, Any]:
-    """What is known at the end."""
     progress = training.progress
     counts = {"noised_samples": progress.noised, "skipped_noise": progress.skipped}
     if training.loss_scale is not None:
@@ -233,3 +241,7 @@ def _final_record(training: Training) -> dict[str, Any]:
 
 def _utc_now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+if __name__ == "__main__":
+    work(sys.argv[1], train_job)

@@ -72,8 +72,7 @@ class Training:
         self.word_table: Tensor = self.model.get_input_embeddings().weight  # type: ignore[assignment]
         self.step_function = build_step(spec.recipe.method, spec.recipe.options)
         self.pga = chosen_pga(spec.recipe.options, prepared.task.outputs, self.encoder.drops_out)
-        width = hidden_size(self.model)
-        optim, batch_size = spec.optim, spec.batches.batch_size
+        width, optim, batch_size = hidden_size(self.model), spec.optim, spec.batches.batch_size
         if optim.lr is None:
             self.rate = default_rate(optim.optimizer or "", width, batch_size)
         else:
@@ -81,15 +80,8 @@ class Training:
         self.gradient = GradientBuffer(self.model.parameters(), world.size)
         self.optimizer = build_optimizer(self.model, optim, self.rate)
         self.loss_scale = LossScale() if spec.machine.precision == "fp16" else None
-        self.plan = BatchPlan(
-            prepared.train.lengths,
-            batch_size,
-            spec.batches.micro_batch,
-            world.size,
-            spec.seed,
-            part_cost(width),
-            equal_lengths=self.admission.padding.side == "none",
-        )
+        sizes, equal_lengths = (batch_size, spec.batches.micro_batch, world.size), self.admission.padding.side == "none"
+        self.plan = BatchPlan(prepared.train.lengths, *sizes, spec.seed, part_cost(width), equal_lengths)
         self.steps = planned_steps(spec, len(prepared.train))
         self.settling = Settling.over(self.plan.steps_per_epoch) if spec.recipe.delay_rule == "settled" else None
         self.clock = Clock(world.device.type)
@@ -97,10 +89,7 @@ class Training:
         self.why_diverged: str | None = None
 
     def run(self, writer: RunWriter | None, bar: RunBar, save_every: float) -> bool:
-        """Train to the end, save the state every so many seconds, and return whether everything stayed finite.
-
-        Only the first worker has a `writer`, for the log and the states.
-        """
+        """Train to the end and return whether everything stayed finite; the first worker has a writer and saves."""
         self.model.train()
         saved_at = time.monotonic()
         for step in range(self.progress.steps_done, self.steps):
@@ -131,8 +120,7 @@ class Training:
         rows = self.accumulate(step)
         with self.clock.phase("optimizer"):
             norm, rate = self.update(step)
-        sums, size = self.gradient.statistics(), len(rows)
-        seconds = time.perf_counter() - started
+        sums, size, seconds = self.gradient.statistics(), len(rows), time.perf_counter() - started
         self._count(step, rows, sums, seconds)
         return {
             "step": step + 1,
@@ -147,7 +135,7 @@ class Training:
         }
 
     def accumulate(self, step: int) -> np.ndarray:
-        """Leave the step's mean gradient over all workers in the parameters; return the rows of the global batch."""
+        """Set the parameters' `.grad` to the mean over the global batch; return the rows of the batch."""
         with self.clock.phase("data"):
             epoch, settled = step / self.plan.steps_per_epoch, self.settling is not None and self.settling.settled
             context = StepContext(self.spec.seed, step, epoch, self.world.rank, self.clock, settled)
@@ -161,7 +149,7 @@ class Training:
                 batch = self._micro_batch(rows, len(global_batch))
             context = replace(context, part=index * self.world.size + self.world.rank)
             self.gradient.add_statistics(self.step_function(self.encoder, batch, context))
-            self.gradient.mark(self.word_table)  # whose lookup adds to its gradient outside of autograd
+            self.gradient.mark(self.word_table)  # the lookup adds to its gradient outside of autograd
         with self.clock.phase("all-reduce"):
             self.gradient.all_reduce(self.world)
         return global_batch
@@ -169,8 +157,7 @@ class Training:
     def _micro_batch(self, rows: np.ndarray, batch_size: int) -> MicroBatch:
         device, batch = self.world.device, collate(self.data.train, rows, self.admission.padding)
         tensors = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
-        labels = tensors.pop("labels")
-        samples = torch.as_tensor(rows, device=device)
+        labels, samples = tensors.pop("labels"), torch.as_tensor(rows, device=device)
         scale = 1.0 if self.loss_scale is None else self.loss_scale.value
         return MicroBatch(tensors, labels, samples, scale / batch_size, self.data.task.regression)
 
@@ -203,7 +190,7 @@ class Training:
             self.settling.observe(sums["loss"] / len(rows))
 
     def _stayed_finite(self, line: dict[str, Any]) -> bool:
-        """Whether the run can go on after a step: loss and gradient are finite, or fp16 can lower its loss scale."""
+        """Return whether loss and gradient are finite, or fp16 can lower its loss scale; else note why not."""
         if math.isfinite(line["gradient_norm"]):
             if math.isfinite(line["loss"]):
                 return True
@@ -226,9 +213,9 @@ class Training:
 
     def _evaluate(self, splits: Mapping[str, TokenSplit]) -> dict[str, dict[str, float]]:
         """Compute the metrics of splits by all workers together; only the first worker gets them."""
-        started = time.perf_counter()
-        micro_batch, padding, metrics = self.spec.batches.micro_batch, self.admission.padding, {}
+        started, metrics = time.perf_counter(), {}
         for name, split in splits.items():
+            micro_batch, padding = self.spec.batches.micro_batch, self.admission.padding
             logits = predict_split(self.encoder, split, micro_batch, padding, self.world)
             if logits is not None:
                 metrics[name] = compute_metrics(self.data.task, logits, split.labels)
@@ -236,8 +223,7 @@ class Training:
         return metrics
 
     def _save(self, writer: RunWriter) -> None:
-        """Save the state to resume from; the log is on disk before the state says that its steps are done."""
-        writer.sync_log()
+        writer.sync_log()  # on disk before the state says that its steps are done
         settling = None if self.settling is None else vars(self.settling)
         scale = None if self.loss_scale is None else vars(self.loss_scale)
         position = {**vars(self.progress), "phases": self.phases(), "settling": settling, "loss_scale": scale}
@@ -258,7 +244,7 @@ class Training:
             raise UserError(f"workers would resume at different steps {starts}: --out must be on a shared file system")
 
     def phases(self) -> dict[str, float]:
-        """Seconds by phase, those before a resume included."""
+        """Return the seconds by phase, those before a resume included."""
         earlier, totals = self.progress.phases, self.clock.totals()
         return {name: earlier.get(name, 0.0) + totals.get(name, 0.0) for name in {**earlier, **totals}}
 
@@ -268,20 +254,16 @@ def predict_split(
 ) -> np.ndarray | None:
     """Compute the logits of all rows, in their order, on the first worker; None on the others.
 
-    Rows are sorted by length and cut into batches before they are dealt to workers, so which rows share a batch, and
-    with it every bit of the result, does not depend on the number of workers.
+    Which rows share a batch, and with it every bit of the result, does not depend on the number of workers.
     """
     batches = cut_by_length(split, np.arange(len(split)), 2 * micro_batch, padding)[world.rank :: world.size]
     with encoder.dropout_off(), torch.inference_mode():
         outputs = [_predict(encoder, split, rows, padding, world) for rows in batches]
-    gathered = world.gather(list(zip(batches, outputs, strict=True)))
+    gathered = world.gather((batches, outputs))
     if gathered is None:
         return None
-    pairs = [pair for part in gathered for pair in part]
-    logits = np.empty((len(split), pairs[0][1].shape[1]), dtype=pairs[0][1].dtype)
-    for rows, output in pairs:
-        logits[rows] = output
-    return logits
+    rows, logits = (np.concatenate([array for part in gathered for array in part[kind]]) for kind in range(2))
+    return logits[np.argsort(rows)]
 
 
 def _predict(encoder: Encoder, split: TokenSplit, rows: np.ndarray, padding: Padding, world: World) -> np.ndarray:
@@ -291,10 +273,9 @@ def _predict(encoder: Encoder, split: TokenSplit, rows: np.ndarray, padding: Pad
 
 
 class GradientBuffer:
-    """A flat tensor whose slices are the parameters' `.grad`.
+    """A flat tensor whose slices are the parameters' `.grad`, so that one all-reduce and one norm serve all of them.
 
-    Micro-batches add into it in place, one all-reduce sums it over workers, and the gradient's norm is one reduction.
-    Its tail travels in the same message:
+    Its tail is reduced in the same message:
 
     - the sums of `STATISTICS`;
     - for each parameter, how many workers' backward passes reached it. A parameter that none reached has no gradient,
@@ -323,7 +304,7 @@ class GradientBuffer:
             parameter.register_hook(partial(_mark_if_any, self._marks, index))
 
     def mark(self, parameter: Tensor) -> None:
-        """Note that a parameter has a gradient in this step; for functions that add to `.grad` outside of autograd."""
+        """Note that a parameter has a gradient in this step, if it was added outside of autograd."""
         index = self._indices.get(parameter)
         if index is not None:
             self._marks[index] = True
@@ -356,10 +337,7 @@ class GradientBuffer:
         return dict(zip(STATISTICS, self._sums, strict=False))
 
     def clip(self, max_norm: float) -> float:
-        """Scale the gradient down to `max_norm` if that is positive and exceeded; return the norm before.
-
-        The factor is that of torch.nn.utils.clip_grad_norm_.
-        """
+        """Clip the gradient as torch's `clip_grad_norm_` if `max_norm` is positive; return the norm before."""
         norm = float(self.gradients.norm())
         if 0 < max_norm < norm + 1e-6:
             self.gradients.mul_(max_norm / (norm + 1e-6))
@@ -379,16 +357,14 @@ class GradientBuffer:
                 self.parameters[index].grad = self._slices[index]
 
     def describe_broken(self, norm: float) -> str:
-        """Say what is not finite, given the gradient's norm, and on which workers as far as each saw it itself."""
+        """Say what is not finite, given the gradient's norm, and on which workers if any found it in its own part."""
         flags = [round(flag) for flag in self._sums[len(STATISTICS) + len(self.parameters) :]]
         by_worker = [
             f"{name_workers([rank for rank, flag in enumerate(flags) if flag == kind])}: {_NOT_FINITE[kind]}"
             for kind in sorted(set(flags) - {0})
         ]
-        if by_worker:
-            return "; ".join(by_worker)
-        loss_broken = not math.isfinite(self.statistics()["loss"])
-        return _NOT_FINITE[loss_broken + 2 * (not math.isfinite(norm))]
+        total = (not math.isfinite(self.statistics()["loss"])) + 2 * (not math.isfinite(norm))
+        return "; ".join(by_worker) or _NOT_FINITE[total]
 
 
 _NOT_FINITE = {
@@ -399,6 +375,6 @@ _NOT_FINITE = {
 
 
 def _mark_if_any(marks: list[bool], index: int, gradient: Tensor | None) -> None:
-    """Mark a parameter when autograd calls its hook with a gradient; a custom function may give it none."""
+    """Mark a parameter in its autograd hook, unless a custom function gave it no gradient."""
     if gradient is not None:
         marks[index] = True

@@ -10,7 +10,7 @@ from turns import in_turns
 
 from scala_lab import RunSpec
 from scala_lab.data.tokens import Padding, collate
-from scala_lab.timing.flops import forward_flops
+from scala_lab.timing.harness import forward_flops
 from scala_lab.training.preparation import prepare
 
 

@@ -191,7 +191,7 @@ if os.environ["RANK"] == "0":
 if {killed}:
     os.kill(os.getpid(), signal.SIGKILL)
 trace = "Traceback (most recent call last):\\nValueError: broken\\n"
-fault = {{"rank": 1, "kind": "own fault", "sentence": "ValueError: broken", "trace": trace}}
+fault = {{"sentence": "worker 1: ValueError: broken", "trace": trace}}
 (errors / "1.json").write_text(json.dumps(fault))
 sys.exit(1)
 """

@@ -39,6 +39,11 @@ def solver_room(op):
     return SOLVER_VECTORS * op.space.touched_size * op.dtype.itemsize
 
 
+def retained(op):
+    """How many samples have their graph retained."""
+    return sum(len(shard.labels) for shard in op._shards if shard.graph is not None)
+
+
 UNEVEN = (5, 3, 1, 4, 2, 1, 6)
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4}
 
@@ -56,8 +61,8 @@ def test_cutting_into_batches_and_streaming_change_nothing(tmp_path, dtype):
         HessianOperator(model, tiny_batches(UNEVEN), budget=budget)
         for budget in (2**30, solver_room(reference) + 6_000 * dtype.itemsize, 0)
     )
-    assert [everything.retained, nothing.retained] == [sum(UNEVEN), 0]
-    assert 0 < some.retained < sum(UNEVEN)
+    assert [retained(everything), retained(nothing)] == [sum(UNEVEN), 0]
+    assert 0 < retained(some) < sum(UNEVEN)
     for vector in random_vectors(reference.space.size, dtype=dtype):
         for op in (everything, some, nothing):
             assert relative(op @ vector, reference @ vector) < TOLERANCES[dtype]
@@ -166,13 +171,13 @@ def test_retained_graphs_do_not_grow_with_the_number_of_samples(tmp_path):
     budget = solver_room(HessianOperator(model, tiny_batches((4,) * 32), budget=0)) + 60_000
     few = HessianOperator(model, tiny_batches((4,) * 4), budget=budget)
     many = HessianOperator(model, tiny_batches((4,) * 32), budget=budget)
-    assert 0 < few.retained == many.retained < 16
+    assert 0 < retained(few) == retained(many) < 16
 
 
 def test_at_most_about_a_thousand_samples_are_retained_whatever_the_budget(tmp_path):
     model = tiny_classifier(tmp_path)
     op = HessianOperator(model, tiny_batches((16,) * 200), budget=2**40)
     streamed = HessianOperator(model, tiny_batches((16,) * 200), budget=0)
-    assert 512 < op.retained <= 1024 + 16
+    assert 512 < retained(op) <= 1024 + 16
     (vector,) = random_vectors(op.space.size, count=1, dtype=op.dtype)
     assert relative(op @ vector, streamed @ vector) < TOLERANCES[op.dtype]

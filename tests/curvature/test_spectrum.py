@@ -26,7 +26,7 @@ def interval(result, level):
 def test_trace_of_the_dense_matrix_lies_within_the_error_bar(every):
     result = trace(every.op, tol=1e-3, max_products=100)
     truth = float(every.matrix.trace())
-    assert result.hvps == len(result.samples) == 100
+    assert len(result.samples) == 100
     assert abs(result.trace - truth) < 3 * result.error
     low, high = interval(result, 0.99)
     assert low < truth < high
@@ -66,11 +66,11 @@ def test_stops_when_the_error_is_within_the_tolerance():
     matrix[0, 1] = matrix[1, 0] = 3.0
     result = trace(Known(matrix), tol=0.01, max_products=500)
     assert result.converged
-    assert 10 <= result.hvps < 100
+    assert 10 <= len(result.samples) < 100
     assert result.error <= 0.01 * abs(result.trace)
     hard = trace(Known(matrix), tol=1e-9, max_products=12)
     assert not hard.converged
-    assert hard.hvps == 12
+    assert len(hard.samples) == 12
     assert hard.error > 1e-9 * abs(hard.trace)
 
 
@@ -121,7 +121,7 @@ def check_moment(case, density_result, power):
 def test_mass_is_one_and_where_the_eigenvalues_are(every):
     density_result = spectral_density(every.op, probes=16, steps=12)
     assert density_result.weights.sum() == pytest.approx(1, abs=1e-12)
-    assert density_result.hvps == len(density_result.nodes) == 16 * 12
+    assert len(density_result.nodes) == 16 * 12
     for density in (density_result.density, density_result.full_density):
         assert integral(density, density_result.grid) == pytest.approx(1, abs=1e-6)
     for power in (1, 2):
@@ -155,7 +155,7 @@ def test_quadrature_of_one_probe_is_exact_to_its_degree(case):
 def test_all_steps_find_the_eigenvalues_themselves_and_then_stop(case):
     op, matrix = case.op, case.matrix
     density_result = spectral_density(op, probes=1, steps=op.space.touched_size + 50)
-    assert density_result.hvps <= op.space.touched_size
+    assert len(density_result.nodes) <= op.space.touched_size
     values = torch.linalg.eigvalsh(matrix).numpy()
     assert np.allclose(
         [density_result.nodes.max(), density_result.nodes.min()], [values.max(), values.min()], rtol=1e-8
@@ -165,15 +165,15 @@ def test_all_steps_find_the_eigenvalues_themselves_and_then_stop(case):
 
 
 def test_kernel_is_a_gaussian_of_the_stated_width(case):
-    density_result = spectral_density(case.op, probes=2, steps=10, width=0.05)
-    assert density_result.width == 0.05
+    density_result = spectral_density(case.op, probes=2, steps=10)
+    assert density_result.width == pytest.approx(np.ptp(density_result.nodes) / 100)
     spread = integral(density_result.density * density_result.grid**2, density_result.grid)
-    assert spread == pytest.approx(moment(density_result, 2)[0] + 0.05**2, rel=1e-6)
+    assert spread == pytest.approx(moment(density_result, 2)[0] + density_result.width**2, rel=1e-6)
 
 
-@pytest.mark.parametrize("options", [{"probes": 0}, {"steps": 1}, {"width": 0.0}])
+@pytest.mark.parametrize("options", [{"probes": 0}, {"steps": 1}])
 def test_a_density_of_bad_numbers_is_refused(case, options):
-    with pytest.raises(UserError, match=r"at least|positive"):
+    with pytest.raises(UserError, match="at least"):
         spectral_density(case.op, **options)
 
 

@@ -13,6 +13,7 @@ import pytest
 from scala_lab.data.synthetic import generation as sentiment
 from scala_lab.data.synthetic import scenes
 from scala_lab.data.synthetic.generation import DEV_ROWS, EMBEDDED, LABEL_NOISE, TRAIN_ROWS, generate, lines
+from scala_lab.data.synthetic.lexicon import RARE, Rng, all_words
 from scala_lab.data.synthetic.pairs import answers, draw_fact, draw_scene, edit, infer, question_pair, similarity, swap
 from scala_lab.data.synthetic.scenes import (
     AROUND,
@@ -31,7 +32,6 @@ from scala_lab.data.synthetic.scenes import (
     negate,
     relate_phrases,
 )
-from scala_lab.data.synthetic.words import RARE, Rng, all_words
 from scala_lab.data.tasks import Rows
 from scala_lab.errors import UserError
 from tests.processes import run

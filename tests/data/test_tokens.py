@@ -127,7 +127,7 @@ def test_the_second_time_nothing_is_tokenised(cache):
     assert tokenizer.calls == 1
     second = tokenise(PAIRS, tokenizer, 128)
     assert tokenizer.calls == 1
-    assert len(list(cache.rglob("*.safetensors"))) == 1
+    assert len(list(cache.rglob("*.tokens"))) == 1
     for name in ("ids", "offsets", "type_ids", "labels"):
         assert getattr(first, name).dtype == getattr(second, name).dtype
         assert np.array_equal(getattr(first, name), getattr(second, name))
@@ -148,7 +148,7 @@ def test_whatever_decides_the_tokens_is_part_of_the_key(cache, change):
     usual = {"rows": PAIRS, "tokenizer": make_tokenizer(), "max_length": 128}
     tokenise(**usual)
     tokenise(**{**usual, **change})
-    assert len(list(cache.rglob("*.safetensors"))) == 2
+    assert len(list(cache.rglob("*.tokens"))) == 2
 
 
 def test_a_tokenizers_fingerprint_does_not_change_with_use():
@@ -166,7 +166,7 @@ def _flip_last_byte(content):
 def test_a_damaged_file_is_made_again(cache, damage):
     tokenizer = make_tokenizer()
     split = tokenise(PAIRS, tokenizer, 128)
-    (file,) = cache.rglob("*.safetensors")
+    (file,) = cache.rglob("*.tokens")
     sound = file.read_bytes()
     file.write_bytes(damage(sound))
     assert lists(tokenise(PAIRS, tokenizer, 128)) == lists(split)

@@ -85,7 +85,7 @@ def density_of(nodes, width=0.1):
     weights = np.full(len(nodes), 1 / len(nodes))
     grid = np.linspace(nodes.min() - 1, nodes.max() + 1, 401)
     values = gaussian_mixture(grid, nodes, weights, width)
-    return DensityResult(grid, values, nodes, weights, np.zeros(len(nodes), int), width, len(nodes), 100, 400)
+    return DensityResult(grid, values, nodes, weights, np.zeros(len(nodes), int), width, 100, 400)
 
 
 def test_density_draws_the_curve_the_nodes_and_the_height_of_one_eigenvalue():

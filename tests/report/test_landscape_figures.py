@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from scala_lab.errors import UserError
-from scala_lab.report.figures.landscape import contour, side_by_side, slice_1d_plot, surface_3d
+from scala_lab.report.figures.landscape import side_by_side, slice_1d_plot
 
 X = "distance along eigenvector 1 (units of weight)"
 Y = "distance along eigenvector 2 (units of weight)"
@@ -66,35 +66,36 @@ def test_surfaces_of_several_models_have_one_scale_of_height_and_colour():
 def test_points_without_a_finite_value_are_left_blank_and_do_not_move_the_scale(bad):
     frame = bowl(1.0)
     frame.loc[(frame["x"] > 0.6) & (frame["y"] > 0.6), "loss"] = bad
-    figure = contour(frame, "title", X, Y)
+    figure = side_by_side({"": frame}, "title", X, Y)
     filled = panels(figure)[0].collections[0]
     assert np.isfinite([filled.norm.vmin, filled.norm.vmax]).all()
     corners = [polygon for path in filled.get_paths() for polygon in path.to_polygons()]
     assert not any((polygon > 0.8).all(axis=1).any() for polygon in corners)
     faces = [
-        len(panels(surface_3d(data, "title", X, Y))[0].collections[0].get_facecolor()) for data in (bowl(1), frame)
+        len(panels(side_by_side({"": data}, kind="surface"))[0].collections[0].get_facecolor())
+        for data in (bowl(1), frame)
     ]
     assert faces[1] < faces[0] == 64
 
 
 def test_a_plane_without_any_finite_value_is_refused():
     with pytest.raises(UserError, match="no point of the plane has a finite loss"):
-        contour(bowl(1.0).assign(loss=np.nan))
+        side_by_side({"": bowl(1.0).assign(loss=np.nan)})
 
 
 def test_a_flat_plane_can_be_drawn():
-    filled = panels(contour(bowl(0.0)))[0].collections[0]
+    filled = panels(side_by_side({"": bowl(0.0)}))[0].collections[0]
     assert filled.norm.vmin < 1.0 < filled.norm.vmax
 
 
 def test_a_loss_over_decades_is_on_a_log_scale_that_is_named_and_an_accuracy_never_is():
     steep = bowl(500.0, depth=0.5)
-    figure = contour(steep)
+    figure = side_by_side({"": steep})
     assert colour_bar(figure).get_ylabel() == "mean loss (nats), log scale"
-    surface = surface_3d(steep)
+    surface = side_by_side({"": steep}, kind="surface")
     ticks = {text.get_text(): place for text, place in zip(*z_ticks(surface), strict=True)}
     assert ticks["100"] == pytest.approx(2), "height is the logarithm, the tick says the value"
-    accuracy = contour(steep, value="accuracy")
+    accuracy = side_by_side({"": steep}, value="accuracy")
     assert colour_bar(accuracy).get_ylabel() == "accuracy (%)"
     assert colour_bar(accuracy).get_ylim() == pytest.approx((50, 100))
 

@@ -6,6 +6,7 @@ import json
 import shutil
 
 import pytest
+import torch
 
 from scala_lab.errors import UserError
 from scala_lab.report.chapter import Manifest
@@ -37,7 +38,7 @@ def test_ids_are_those_of_the_profile_and_survive_the_loss_of_the_model_folder(t
 def test_ids_do_not_change_on_a_machine_with_another_device(monkeypatch):
     manifest = Manifest("embedded", device="cpu")
     before = ids(manifest.load_profile())
-    monkeypatch.setattr("scala_lab.config._device", lambda: "cuda")
+    monkeypatch.setattr("scala_lab.config.pick_device", lambda _: torch.device("cuda"))
     assert ids(find_profile("embedded")) != before or "device" in find_profile("embedded").settings
     assert ids(manifest.load_profile()) == before
 

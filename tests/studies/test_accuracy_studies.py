@@ -238,7 +238,7 @@ def test_more_workers_than_were_measured_are_projected_and_marked():
 
 
 def test_the_paper_profile_times_its_own_workers():
-    assert main_results.measured_workers(PAPER) == 32
+    assert PAPER.settings["workers"] == main_results.PAPER_WORKERS
 
 
 def test_heat_map_by_hand():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import runpy
 import shutil
 import sys
@@ -74,15 +75,16 @@ def test_file_is_found_by_its_path_and_again_by_its_reference(monkeypatch):
     assert find_study(reference_of(study)) is study
 
 
-def test_a_process_started_from_here_can_import_the_file(tmp_path):
-    """Measurements are sent to other processes as `module:name`, also those of a user's file."""
+def test_a_process_started_from_here_can_import_the_file(tmp_path, monkeypatch):
+    """Measurements are sent to other processes as pickles, which name their functions, also those of a user's file."""
     shutil.copy(EXAMPLE, tmp_path / "mine.py")
     with (tmp_path / "mine.py").open("a") as stream:
         stream.write("\n\ndef twice(runs, x):\n    return {'value': 2 * x}\n")
     find_study(str(tmp_path / "mine.py"))
     assert str(tmp_path) in sys.path
-    sent = {"function": "mine:twice", "of": [], "settings": {"x": 4}, "alone": False}
-    assert Measurement.from_json(sent).compute([]) == {"value": 8}
+    sent = pickle.dumps(Measurement(sys.modules["mine"].twice, settings={"x": 4}))
+    monkeypatch.delitem(sys.modules, "mine")  # as in a new process
+    assert pickle.loads(sent).compute([]) == {"value": 8}
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from scala_lab.config import RunSpec
 from scala_lab.data.sources import published_rows
 from scala_lab.data.synthetic.generation import generate
 from scala_lab.methods.cost import forward_passes
+from scala_lab.sweep import cost
 from scala_lab.sweep.cells import Cell, Measurement
 from scala_lab.sweep.cost import estimate, expected_cost, plan, run_seconds
 from scala_lab.sweep.store import RunStore, run_record
-from scala_lab.timing import speed as calibration
 from scala_lab.training.train import train
 from tests.sweep import measures
 from tests.sweep.measures import tiny_spec
@@ -75,7 +75,7 @@ def test_published_rows_are_those_of_the_files(shared):
 
 
 def test_every_run_is_counted_once(inputs, tmp_path, monkeypatch):
-    monkeypatch.setattr(calibration, "_measure", lambda spec: calibration.Speed(1.0, 1e-3, 1e-2))
+    monkeypatch.setattr(cost, "_measure", lambda spec: cost.Speed(1.0, 1e-3, 1e-2))
     specs = [tiny_spec(*inputs, seed=seed) for seed in range(2)]
     measured = Measurement(measures.weight_sum, tuple(specs))
     total = estimate([Cell(specs[0]), Cell(specs[0]), Cell(measured)], RunStore(tmp_path))
@@ -85,10 +85,10 @@ def test_every_run_is_counted_once(inputs, tmp_path, monkeypatch):
 
 
 def test_time_is_what_the_parts_take(inputs, tmp_path, monkeypatch):
-    speed = calibration.Speed(start=1.0, per_token=1e-3, per_update=1e-2)
-    monkeypatch.setattr(calibration, "_measure", lambda spec: speed)
+    speed = cost.Speed(start=1.0, per_token=1e-3, per_update=1e-2)
+    monkeypatch.setattr(cost, "_measure", lambda spec: speed)
     spec = tiny_spec(*inputs)
-    work, tokens = plan(spec), calibration.mean_tokens(spec)
+    work, tokens = plan(spec), cost.mean_tokens(spec)
     expected = 1.0 + (work.forward_passes + work.evaluations) * tokens * 1e-3 + work.steps * 1e-2
     assert run_seconds(spec.resolved(), work) == pytest.approx(expected)
 
@@ -105,13 +105,13 @@ def test_time_is_what_the_parts_take(inputs, tmp_path, monkeypatch):
 
 def test_speed_is_measured_once_and_kept(inputs, monkeypatch, tmp_path):
     monkeypatch.setenv("SCALA_LAB_CACHE", str(tmp_path))
-    monkeypatch.setattr(calibration, "TIMED_SECONDS", 0.05)
-    first = calibration.measure_speed(tiny_spec(*inputs))
+    monkeypatch.setattr(cost, "TIMED_SECONDS", 0.05)
+    first = cost.measure_speed(tiny_spec(*inputs))
     assert min(first.start, first.per_token, first.per_update) > 0
-    monkeypatch.setattr(calibration, "_measure", None)
-    assert calibration.measure_speed(tiny_spec(*inputs, seed=5, epochs=9, method="scala-effective")) == first
+    monkeypatch.setattr(cost, "_measure", None)
+    assert cost.measure_speed(tiny_spec(*inputs, seed=5, epochs=9, method="scala-effective")) == first
     with pytest.raises(TypeError):
-        calibration.measure_speed(tiny_spec(*inputs, threads=2))
+        cost.measure_speed(tiny_spec(*inputs, threads=2))
 
 
 def test_model_that_is_not_at_hand_has_steps_but_no_time(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import threading
 from pathlib import Path
@@ -10,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from scala_lab.errors import UserError
-from scala_lab.sweep.cells import Cell, Measurement, key_of
-from scala_lab.sweep.engine import run_sweep
+from scala_lab.sweep.cells import Cell, Job, Measurement, key_of
+from scala_lab.sweep.engine import Ending, carry_out, run_sweep
 from scala_lab.sweep.local import LocalPool
 from scala_lab.sweep.store import RunStore
-from scala_lab.sweep.work import Ending, Job, carry_out
 from tests.sweep import measures
 from tests.sweep.measures import tiny_spec
 from tests.tiny import save_tiny_model, write_rows
@@ -185,7 +185,7 @@ def test_jobs_mean_the_same_in_another_process(inputs, tmp_path):
     measurement = Measurement(WEIGHTS, (spec, tiny_spec(*inputs, seed=1)), {"power": 2}, alone=True)
     for item in (spec.resolved(), measurement):
         job = Job(item, tmp_path, 3.0, True)
-        read = Job.from_json(json.loads(json.dumps(job.to_json())))
+        read = pickle.loads(pickle.dumps(job))
         assert (read.key, read.item.name, read.cores) == (key_of(item), item.name, 1)
         assert read.store == tmp_path
         assert (read.save_every, read.retry_failed) == (3.0, True)
@@ -194,9 +194,6 @@ def test_jobs_mean_the_same_in_another_process(inputs, tmp_path):
 def test_measurements_that_another_process_could_not_import_are_refused():
     with pytest.raises(UserError, match="stands inside another"):
         Measurement(lambda runs: {})
-    sent = Measurement(WEIGHTS).to_json()
-    with pytest.raises(UserError, match="cannot be found"):
-        Measurement.from_json({**sent, "function": "tests.sweep.measures:nowhere"})
 
 
 def test_store_that_is_a_file_is_refused_before_any_work(inputs, tmp_path):

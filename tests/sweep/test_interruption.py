@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from scala_lab.sweep.cells import Job
 from scala_lab.sweep.engine import run_sweep
 from scala_lab.sweep.local import LocalPool
 from scala_lab.sweep.store import RunStore
-from scala_lab.sweep.work import Job
 from tests.processes import Started, started, wait_until
 from tests.sweep.measures import tiny_spec
 from tests.sweep.sweeping import STEPS, cells

@@ -9,11 +9,10 @@ import pytest
 from safetensors.torch import load_file
 
 from scala_lab.errors import UserError
-from scala_lab.sweep.cells import Cell, Measurement
+from scala_lab.sweep.cells import Cell, Job, Measurement
 from scala_lab.sweep.engine import run_sweep
 from scala_lab.sweep.local import LocalPool
 from scala_lab.sweep.store import RunStore
-from scala_lab.sweep.work import Job
 from tests.processes import wait_until
 from tests.sweep import measures
 from tests.sweep.measures import tiny_spec

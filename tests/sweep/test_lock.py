@@ -10,33 +10,41 @@ import time
 
 import pytest
 
-from scala_lab.sweep.lock import STALE_SECONDS, host_lock, locked, remove_stale_lock
+from scala_lab.sweep.cells import Measurement
+from scala_lab.sweep.store import STALE_SECONDS, RunStore, locked
 from tests.processes import PATIENCE, holding, wait_until
+from tests.sweep import measures
 
-HOLD = "import sys; from pathlib import Path; from scala_lab.sweep.lock import *\n"
+ITEM, ALONE = (Measurement(measures.random_numbers, alone=alone) for alone in (False, True))
+HOLD = """
+import sys
+from scala_lab.sweep.store import RunStore
+from tests.sweep.test_lock import ALONE, ITEM
+store = RunStore({!r})
+"""
 
 
-def hold_elsewhere(block: str):
+def hold_elsewhere(store: RunStore, block: str):
     """A process that has entered the block and stays there, until ours is left."""
-    code = HOLD + f"with {block}:\n    print('in', flush=True); sys.stdin.read()"
+    code = HOLD.format(str(store.root)) + f"with {block}:\n    print('in', flush=True); sys.stdin.read()"
     return holding([sys.executable, "-c", code], "in")
 
 
 def test_lock_ends_with_its_process(tmp_path):
-    file = tmp_path / "locks" / "x"
-    with hold_elsewhere(f"locked(Path({str(file)!r}))") as process:
+    store, file = RunStore(tmp_path), tmp_path / "locks" / ITEM.id
+    with hold_elsewhere(store, "store.lock(ITEM)") as process:
         assert json.loads(file.read_text()) == {"host": platform.node(), "pid": process.pid}
-        assert not remove_stale_lock(file)
-        with locked(file) as acquired:
+        assert not store.remove_stale_lock(ITEM)
+        with store.lock(ITEM) as acquired:
             assert not acquired
     assert file.exists()  # what a killed process leaves behind holds nobody up
-    with locked(file) as acquired:
+    with store.lock(ITEM) as acquired:
         assert acquired
     assert not file.exists()
     file.touch()
-    assert remove_stale_lock(file)
+    assert store.remove_stale_lock(ITEM)
     assert not file.exists()
-    assert remove_stale_lock(file)
+    assert store.remove_stale_lock(ITEM)
 
 
 def test_lock_is_released_when_the_block_fails(tmp_path):
@@ -59,7 +67,7 @@ def test_lock_of_another_host_counts_while_it_beats(tmp_path, silent_for, free):
 
 
 def test_holder_beats(tmp_path, monkeypatch):
-    monkeypatch.setattr("scala_lab.sweep.lock.HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr("scala_lab.sweep.store.HEARTBEAT_SECONDS", 0.01)
     file = tmp_path / "x"
     with locked(file):
         os.utime(file, (0, 0))
@@ -68,12 +76,12 @@ def test_holder_beats(tmp_path, monkeypatch):
 
 
 def test_exclusive_block_waits_for_the_others(tmp_path):
-    file = tmp_path / "busy"
-    waits = f"print('begun', flush=True)\nwith host_lock(Path({str(file)!r}), True): print('in')"
-    with hold_elsewhere(f"host_lock(Path({str(file)!r}), False)") as other:
-        with host_lock(file, exclusive=False):
+    store = RunStore(tmp_path)
+    waits = HOLD.format(str(tmp_path)) + "print('begun', flush=True)\nwith store.share_host(ALONE): print('in')"
+    with hold_elsewhere(store, "store.share_host(ITEM)") as other:
+        with store.share_host(ITEM):
             assert not other.ended  # two that share the host go side by side
-        with holding([sys.executable, "-c", HOLD + waits], "begun") as waiting:
+        with holding([sys.executable, "-c", waits], "begun") as waiting:
             for _ in range(20):
                 time.sleep(0.02)
                 assert waiting.said == "begun\n"

@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from scala_lab.config import RunSpec
-from scala_lab.sweep.cells import Measurement
-from scala_lab.sweep.progress import Pace, SweepView, describe_seconds
-from scala_lab.sweep.work import Job
+from scala_lab.sweep.cells import Job, Measurement
+from scala_lab.sweep.cost import Pace, describe_seconds
+from scala_lab.sweep.engine import SweepView
 from tests.sweep import measures
 
 MACHINE = {"threads": 1, "device": "cpu"}

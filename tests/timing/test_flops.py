@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 from transformers import AutoModelForSequenceClassification
 
-from scala_lab.timing.flops import forward_flops
+from scala_lab.timing.harness import forward_flops
 
 
 def test_flops_are_those_of_the_layers(tiny_bert):

@@ -16,7 +16,9 @@ import torch
 from scala_lab.cli import main
 from scala_lab.errors import UserError
 from scala_lab.machine import end_process
-from scala_lab.training import trainer, worker
+from scala_lab.training import trainer
+from scala_lab.training.distributed import work
+from scala_lab.training.train import train_job
 from scala_lab.training.trainer import Training
 
 STEP = 2
@@ -24,7 +26,7 @@ STEP = 2
 
 
 def fail(kind: str) -> None:
-    """Raise, or end without a word."""
+    """Raise, or end without reporting an error."""
     if kind == "raise":
         raise ValueError("broken\non purpose")
     if kind == "user":
@@ -78,4 +80,4 @@ if __name__ == "__main__":
     set_fault(*os.environ["FAULT"].split())
     if sys.argv[1] == "train":
         end_process(main())
-    worker.work(sys.argv[1], worker.train_job)
+    work(sys.argv[1], train_job)

@@ -15,7 +15,7 @@ from typing import Any
 from scala_lab import machine as launcher
 from scala_lab.config import MachineSpec
 from scala_lab.training import distributed as launch
-from scala_lab.training import worker
+from scala_lab.training.train import train_job
 from tests.training.faulty_worker import set_fault
 
 IMPORTED_LATE = ("transformers.models.bert.modeling_bert", "sklearn.metrics", "torch._dynamo")
@@ -78,4 +78,4 @@ def work(job: str, variables: dict[str, str], rank: int) -> None:
     os.environ.update(variables, LOCAL_RANK=str(rank), **{launcher.LAUNCHER: str(os.getppid())})
     launcher._STARTED_BY = os.getppid()
     set_fault(*variables["FAULT"].split())
-    worker.work(job, worker.train_job)
+    launch.work(job, train_job)

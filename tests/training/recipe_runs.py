@@ -71,7 +71,7 @@ def weights(spec: RunSpec, world: World) -> torch.Tensor:
 
 def main(model: str, rows: list[str], out: str) -> None:
     """Compute everything as one of two workers; the first one writes it."""
-    world = join_world(recipe_spec("plain", Path(model), Path(rows[0]), "float64", 2, 2))
+    world = join_world(recipe_spec("plain", Path(model), Path(rows[0]), "float64", 2, 2).machine)
     for file in map(Path, rows):
         found = {}
         for method in RECIPES:

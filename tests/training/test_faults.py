@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ import torch
 
 from scala_lab.cli import main
 from scala_lab.errors import UserError
+from scala_lab.files import write_json
 from scala_lab.training import distributed as launch
-from scala_lab.training.distributed import Fault, WorkerError, find_fault
+from scala_lab.training.distributed import Fault, find_fault
 from scala_lab.training.trainer import GradientBuffer
 from tests.command_line import strict_json, train_flags
 from tests.tiny import write_rows
@@ -163,15 +165,16 @@ LOST = "RuntimeError: [/gloo/transport/tcp/pair.cc:1] Connection closed by peer"
         ([(0, "lost peer", LOST)], {0: 1, 1: 3}, "worker 1 ended with exit code 3"),
         ([(0, "lost peer", LOST)], {0: 1}, f"worker 0: {LOST}"),
         # torchrun's workers, whose exit codes are not known
-        ([(0, "lost peer", LOST)], {}, f"worker 1 ended without a word (worker 0: {LOST})"),
+        ([(0, "lost peer", LOST)], {}, f"worker 1 ended without reporting an error (worker 0: {LOST})"),
         ([(0, "lost peer", LOST), (1, "own fault", "odd")], {}, "worker 1: odd"),
-        ([], {}, "the workers' launcher ended with exit code 1, without a word of why"),
+        ([], {}, "the workers' launcher ended with exit code 1, and no worker reported an error"),
     ],
 )
 def test_cause_is_told_from_what_follows_from_it(said, ended, sentence, tmp_path):
-    for number, error in enumerate(said):
-        WorkerError(*error).write(tmp_path)
-        os.utime(tmp_path / f"{error[0]}.json", ns=(number, number))
+    for number, (rank, kind, text) in enumerate(said):
+        file = tmp_path / f"{rank}.json"
+        write_json(file, asdict(Fault(f"worker {rank}: {text}", lost_peer=kind == "lost peer")))
+        os.utime(file, ns=(number, number))
     workers = max([1, *ended, *(rank for rank, *_ in said)]) + 1
     assert find_fault(tmp_path, workers, ended).sentence == sentence
 

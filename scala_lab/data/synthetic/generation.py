@@ -7,7 +7,6 @@ words, their strength and the structure.
 
 Training rows carry a little label noise and seldom use a third of the content words. Held-out rows have no noise,
 nest deeper, combine more changes and use all words alike, so a pretrained encoder that knows the words is ahead.
-The grammar of pairs is imported by the tasks that need it.
 """
 
 from __future__ import annotations
@@ -18,31 +17,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scala_lab.data.synthetic import lexicon
-from scala_lab.data.synthetic.words import CHILDREN, OPPOSITES, SYNONYMS, Rng, indefinite, plural
+from scala_lab.data.synthetic.lexicon import CHILDREN, LISTS, OPINIONS, OPPOSITES, SYNONYMS, Rng, indefinite, plural
+from scala_lab.data.synthetic.pairs import premise_and_hypothesis, question_and_sentence, question_pair, sentence_pair
+from scala_lab.data.synthetic.scenes import CONTRADICTION, ENTAILMENT, NEUTRAL
 from scala_lab.data.tasks import Rows
 from scala_lab.errors import UserError, nearest
 
 STRONGER, WEAKER, NEGATION = 1.5, 0.5, -0.7
-MIN_VALUE = 0.6
-"""Sentences whose absolute value is at most this are not used."""
+MIN_VALUE = 0.6  # sentences whose absolute value is at most this are not used
 MAX_WORDS = 44
+Opinion = tuple[str, float]  # a text and its value
 
-Opinion = tuple[str, float]
-"""A text and its value."""
-
-
-def _values(table: dict[int, str]) -> dict[str, int]:
-    return {word: value for value, words in table.items() for word in words.split()}
-
-
-_WORD_VALUE = _values(lexicon.OPINIONS) | _values(lexicon.EFFECT_VERBS) | _values(lexicon.OPINION_NOUNS)
-_ADJECTIVES, _EFFECTS, _NOUNS = (
-    list(_values(table)) for table in (lexicon.OPINIONS, lexicon.EFFECT_VERBS, lexicon.OPINION_NOUNS)
-)
+_WORD_VALUE = OPINIONS["adjective"] | OPINIONS["effect"] | OPINIONS["noun"]
+_ADJECTIVES, _EFFECTS, _NOUNS = (list(OPINIONS[kind]) for kind in ("adjective", "effect", "noun"))
 _BY_SIGN = {sign: [word for word in _ADJECTIVES if (_WORD_VALUE[word] > 0) is sign] for sign in (True, False)}
-_STANCES = list(_values(lexicon.OPINION_VERBS).items())
-_ASPECTS, _STRONGER, _WEAKER = lexicon.ASPECTS.split(), lexicon.INTENSIFIERS.split(), lexicon.DOWNTONERS.split()
+_STANCES = list(OPINIONS["stance"].items())
+_ASPECTS = LISTS["aspect"]
 
 _DESCRIPTION_FRAMES = ("the {} was {}", "the {} was {}", "i found the {} {}", "the {} seemed {}")
 _NEGATED_FRAMES = (
@@ -75,15 +65,6 @@ def opinion(rng: Rng, depths: tuple[int, ...], positive: bool) -> str:
         text, value = compose(rng, rng.choice(depths))
         if (value > MIN_VALUE if positive else value < -MIN_VALUE) and text.count(" ") < MAX_WORDS:
             return f"{text} ."
-
-
-def agreement(rng: Rng) -> str:
-    """Draw a sentence of opinion words of the same sign, so that text shows polarity by company, as reviews do."""
-    stance, value = rng.choice(_STANCES)
-    words = [rng.choice(_BY_SIGN[value > 0]) for _ in range(3)]
-    if rng.bernoulli(0.6):
-        return f"the {rng.choice(_ASPECTS)} was {words[0]} , {words[1]} and {words[2]} ."
-    return f"i {stance} the {rng.choice(_ASPECTS)} because it was {words[0]} and {words[1]} ."
 
 
 def compose(rng: Rng, depth: int) -> Opinion:
@@ -131,8 +112,8 @@ def _description(rng: Rng, modified: bool = True) -> Opinion:
     word = rng.choice(_ADJECTIVES)
     text, value = word, float(_WORD_VALUE[word])
     if rng.bernoulli(0.45):
-        degrees, factor = (_STRONGER, STRONGER) if rng.bernoulli(0.5) else (_WEAKER, WEAKER)
-        text, value = f"{rng.choice(degrees)} {text}", value * factor
+        degree, factor = ("stronger", STRONGER) if rng.bernoulli(0.5) else ("weaker", WEAKER)
+        text, value = f"{rng.choice(LISTS[degree])} {text}", value * factor
     u = rng.random() if modified else 1.0
     if u < 0.2:
         text, value = f"{rng.choice(('not', 'hardly', 'never', 'not at all'))} {text}", value * NEGATION
@@ -146,16 +127,12 @@ def _description(rng: Rng, modified: bool = True) -> Opinion:
 
 
 TRAIN_ROWS, DEV_ROWS = 16_384, 2_048
-AVOID_RARE = 0.97
-"""Probability that a training row draws again when it draws a rare word."""
-LABEL_NOISE = 0.04
-"""Share of training rows whose class is drawn from the other classes."""
-SCORE_NOISE = 0.35
-"""Standard deviation of the noise on training scores."""
+AVOID_RARE = 0.97  # probability that a training row draws again when it draws a rare word
+LABEL_NOISE = 0.04  # share of training rows whose class is drawn from the other classes
+SCORE_NOISE = 0.35  # standard deviation of the noise on training scores
 
 Row = tuple[str, str | None, float]
-Labels = dict[tuple[str, str | None], float]
-"""The label of each row by its texts, in the order of the rows."""
+Labels = dict[tuple[str, str | None], float]  # the label of each row by its texts, in the order of the rows
 
 
 def _sst2(rng: Rng, hard: bool, label: int) -> Row:
@@ -163,22 +140,16 @@ def _sst2(rng: Rng, hard: bool, label: int) -> Row:
 
 
 def _mnli(rng: Rng, hard: bool, label: int) -> Row:
-    from scala_lab.data.synthetic.pairs import premise_and_hypothesis
-
     depths, edits = ((0, 0, 0, 1), (1, 1, 2)) if hard else ((0,), (1, 1, 1, 2))
     return *premise_and_hypothesis(rng, depths, edits, label), label
 
 
 def _qnli(rng: Rng, hard: bool, label: int) -> Row:
-    from scala_lab.data.synthetic.pairs import question_and_sentence
-
     depths, clauses, edits = ((0, 0, 0, 1), (1, 1, 2), (1, 2)) if hard else ((0,), (1, 1, 1, 2), (0, 1, 2))
     return *question_and_sentence(rng, depths, clauses, edits, label), label
 
 
 def _qqp(rng: Rng, hard: bool, label: int) -> Row:
-    from scala_lab.data.synthetic.pairs import question_pair
-
     while True:
         row = question_pair(rng, (1, 1, 2) if hard else (1, 2, 3), bool(label))
         if row[2] == label:
@@ -186,8 +157,6 @@ def _qqp(rng: Rng, hard: bool, label: int) -> Row:
 
 
 def _stsb(rng: Rng, hard: bool, label: int) -> Row:
-    from scala_lab.data.synthetic.pairs import sentence_pair
-
     depths, edits = ((0, 1), (1, 2, 3, 4)) if hard else ((0, 0, 0, 1), (0, 1, 2, 3, 4))
     return sentence_pair(rng, rng.choice(depths), edits)
 
@@ -203,11 +172,7 @@ EMBEDDED: dict[str, tuple[Callable[[Rng, bool, int], Row], int]] = {
 
 
 def generate(name: str) -> dict[str, Rows]:
-    """Generate the rows of an embedded task, the same in every process and on every machine.
-
-    Returns:
-        16,384 rows as `train` and 2,048 as `dev`, all different. Classes are balanced before noise.
-    """
+    """Generate the `train` and `dev` rows of an embedded task, all different, with classes balanced before noise."""
     if name not in EMBEDDED:
         raise UserError(f"unknown embedded task {name!r}: {nearest(name, EMBEDDED)}")
     draw_row, classes = EMBEDDED[name]
@@ -243,18 +208,16 @@ def _as_rows(rows: Labels, classes: int) -> Rows:
 class Line(NamedTuple):
     """A line of pretraining text: a sentence, or two with a tab between them.
 
-    Of most pairs it is known whether the second sentence goes with the first: an opinion of the same sign, a statement
-    that follows, a sentence that answers the question, the same question in other words. Nearly half do not, and differ
-    from those that do in meaning alone, so telling them apart is to understand both. The other pairs carry a connective
-    instead (`therefore`, `perhaps`, ...), as text does: to guess it back is to know how the two relate.
+    Most pairs are labelled by whether the second sentence fits the first: an opinion of the same sign, a statement that
+    follows, an answer, the same question in other words. Nearly half do not, and differ from those that do in meaning
+    alone. The other pairs carry a connective instead (`therefore`, `perhaps`, ...), which masking makes a prediction.
     """
 
     text: str
     fits: bool | None = None
 
 
-CONNECTED = 0.25
-"""Probability that a pair carries a connective."""
+CONNECTED = 0.25  # probability that a pair carries a connective
 
 
 def lines(count: int, seed: int) -> list[Line]:
@@ -277,10 +240,16 @@ def _opinions(rng: Rng) -> Line:
     return _pair(rng, *pair, fits, "indeed" if fits else "however")
 
 
-def _consequence(rng: Rng) -> Line:
-    from scala_lab.data.synthetic.pairs import premise_and_hypothesis
-    from scala_lab.data.synthetic.scenes import CONTRADICTION, ENTAILMENT, NEUTRAL
+def _agreement(rng: Rng) -> Line:
+    """Draw a sentence of opinion words of the same sign, so that text shows polarity by company, as reviews do."""
+    stance, value = rng.choice(_STANCES)
+    words = [rng.choice(_BY_SIGN[value > 0]) for _ in range(3)]
+    if rng.bernoulli(0.6):
+        return Line(f"the {rng.choice(_ASPECTS)} was {words[0]} , {words[1]} and {words[2]} .")
+    return Line(f"i {stance} the {rng.choice(_ASPECTS)} because it was {words[0]} and {words[1]} .")
 
+
+def _consequence(rng: Rng) -> Line:
     label = rng.choice((ENTAILMENT, ENTAILMENT, NEUTRAL, CONTRADICTION))
     pair = premise_and_hypothesis(rng, (0, 0, 0, 1), (0, 1, 1, 2), label)
     connective = {ENTAILMENT: "therefore", NEUTRAL: "perhaps", CONTRADICTION: "impossible"}[label]
@@ -288,23 +257,17 @@ def _consequence(rng: Rng) -> Line:
 
 
 def _answer(rng: Rng) -> Line:
-    from scala_lab.data.synthetic.pairs import question_and_sentence
-
     label = int(rng.bernoulli(0.5))
     pair = question_and_sentence(rng, (0,), (1, 1, 2), (0, 1, 2), label)
     return _pair(rng, *pair, label == 0, ("listen", "besides")[label])
 
 
 def _same_question(rng: Rng) -> Line:
-    from scala_lab.data.synthetic.pairs import question_pair
-
     first, second, label = question_pair(rng, (1, 1, 2), rng.bernoulli(0.5))
     return _pair(rng, first, second, label == 1, ("also", "again")[label])
 
 
 def _similar(rng: Rng) -> Line:
-    from scala_lab.data.synthetic.pairs import sentence_pair
-
     first, second, score = sentence_pair(rng, 0, (0, 1, 2, 3, 4))
     return Line(f"{first}\t{second}", score > 2.5)
 
@@ -336,7 +299,7 @@ def _lexical(rng: Rng) -> Line:
 
 _LINE_KINDS: tuple[Callable[[Rng], Line], ...] = (
     *(_opinions,) * 6,
-    *(lambda rng: Line(agreement(rng)),) * 2,
+    *(_agreement,) * 2,
     *(_consequence,) * 6,
     *(_answer,) * 4,
     *(_same_question,) * 4,

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from scala_lab.data.synthetic import scenes
+from scala_lab.data.synthetic.lexicon import CHILDREN, HYPERNYMS, OPPOSITES, PARENT, SIBLINGS, SYNONYMS, Rng, canonical
 from scala_lab.data.synthetic.scenes import Action, Phrase, Scene
-from scala_lab.data.synthetic.words import CHILDREN, HYPERNYMS, OPPOSITES, PARENT, SIBLINGS, SYNONYMS, Rng, canonical
 
 _PREMISE_QUANTIFIERS = ("some", "some", "every", "every", "no", "no", "most", "not every")
-_TRIES = 6
-"""Hypotheses tried on one premise before another is drawn."""
+_TRIES = 6  # hypotheses tried on one premise before another is drawn
 
 _INFERENCE_EDITS = (
     "synonym hypernym hypernym hyponym sibling add_adjective drop_modifier drop_modifier opposite_adjective "
@@ -151,13 +151,8 @@ def _draw_question(rng: Rng, fact: Scene, slot: str, wrong: bool, edits: int) ->
 
 def _without_slot(scene: Scene, slot: str) -> Scene:
     """Blank the slot that a question asks for, so that it does not count as a difference."""
-    action = scene.action._replace(negated=False)
-    if slot == "where":
-        action = action._replace(place=None)
-    if slot == "when":
-        action = action._replace(time=None)
-    if slot == "what":
-        action = action._replace(object=Phrase("object"))
+    blank: dict[str, Any] = {"where": {"place": None}, "when": {"time": None}, "what": {"object": Phrase("object")}}
+    action = scene.action._replace(negated=False, **blank.get(slot, {}))
     return scene._replace(action=action, subject=Phrase("person") if slot == "who" else scene.subject)
 
 
@@ -197,10 +192,9 @@ def _action_similarity(first: Action, second: Action) -> float:
     parts = [(3.0, _word_similarity("verb", first.verb, second.verb))]
     if first.object or second.object:
         parts.append((3.0, _phrase_similarity(first.object, second.object)))
-    if first.place or second.place:
-        parts.append((1.0, _word_similarity("place", first.place, second.place)))
-    if first.time or second.time:
-        parts.append((1.0, _word_similarity("time", first.time, second.time)))
+    for kind, place, other in (("place", first.place, second.place), ("time", first.time, second.time)):
+        if place or other:
+            parts.append((1.0, _word_similarity(kind, place, other)))
     score = sum(weight * value for weight, value in parts) / sum(weight for weight, _ in parts)
     return score if first.negated == second.negated else 0.5 * score
 
@@ -220,8 +214,10 @@ def swap(scene: Scene) -> Scene:
     return scene._replace(subject=patient, action=scene.action._replace(object=scene.subject))
 
 
-def _substitute(rng: Rng, words: Sequence[str] | None, default: str) -> str:
-    return rng.choice(words) if words else default
+def _substitute(rng: Rng, table: dict[str, list[str]], word: str, kind: str = "") -> str:
+    """Replace a word, or the one that stands for all its synonyms of a kind, by one that the table lists for it."""
+    others = table.get(canonical(kind, word))
+    return rng.choice(others) if others else word
 
 
 def _edit_phrase(change: Callable[[Rng, Phrase], Phrase], rng: Rng, scene: Scene) -> Scene:
@@ -240,7 +236,7 @@ def _edit_phrase(change: Callable[[Rng, Phrase], Phrase], rng: Rng, scene: Scene
 
 def _edit_noun(table: dict[str, list[str]], rng: Rng, scene: Scene) -> Scene:
     def change(rng: Rng, phrase: Phrase) -> Phrase:
-        return phrase._replace(noun=_substitute(rng, table.get(canonical("noun", phrase.noun)), phrase.noun))
+        return phrase._replace(noun=_substitute(rng, table, phrase.noun, "noun"))
 
     return _edit_phrase(change, rng, scene)
 
@@ -249,7 +245,7 @@ def _edit_verb(table: dict[str, list[str]], rng: Rng, scene: Scene) -> Scene:
     """Change the verb of the subject's relative clause or of the statement."""
 
     def change(action: Action) -> Action:
-        return action._replace(verb=_substitute(rng, table.get(canonical("verb", action.verb)), action.verb))
+        return action._replace(verb=_substitute(rng, table, action.verb, "verb"))
 
     clause = scene.subject.clause
     if clause is not None and rng.bernoulli(0.4):
@@ -259,12 +255,12 @@ def _edit_verb(table: dict[str, list[str]], rng: Rng, scene: Scene) -> Scene:
 
 def _edit_synonym(rng: Rng, scene: Scene) -> Scene:
     def change(rng: Rng, phrase: Phrase) -> Phrase:
-        noun = _substitute(rng, SYNONYMS["noun"].get(phrase.noun), phrase.noun)
-        adjective = phrase.adjective and _substitute(rng, SYNONYMS["adjective"].get(phrase.adjective), phrase.adjective)
+        noun = _substitute(rng, SYNONYMS["noun"], phrase.noun)
+        adjective = phrase.adjective and _substitute(rng, SYNONYMS["adjective"], phrase.adjective)
         return phrase._replace(noun=noun, adjective=adjective)
 
     if rng.bernoulli(0.5):
-        verb = _substitute(rng, SYNONYMS["verb"].get(scene.action.verb), scene.action.verb)
+        verb = _substitute(rng, SYNONYMS["verb"], scene.action.verb)
         return scene._replace(action=scene.action._replace(verb=verb))
     return _edit_phrase(change, rng, scene)
 
@@ -289,11 +285,10 @@ def _edit_circumstance(rng: Rng, scene: Scene) -> Scene:
     """Drop, widen, change or add the place or the time."""
     kind = rng.choice(("place", "time"))
     old: str | None = getattr(scene.action, kind)
-    new: str | None = rng.choice(scenes.PLACES if kind == "place" else scenes.TIMES)
+    new: Any = rng.choice(scenes.PLACES if kind == "place" else scenes.TIMES)
     if old is not None:
         new = rng.choice((None, None, PARENT[kind].get(old, old), new))
-    action = scene.action._replace(place=new) if kind == "place" else scene.action._replace(time=new)
-    return scene._replace(action=action)
+    return scene._replace(action=scene.action._replace(**{kind: new}))
 
 
 _EDITS: dict[str, Callable[[Rng, Scene], Scene]] = {

@@ -1,14 +1,13 @@
 """The statements that the pair tasks are about: their meaning, how two meanings relate, and their wording.
 
-A scene is a quantified noun phrase that does something. Adjectives and relative clauses intersect with the noun. A
-definite and an indefinite object are read alike; objects are existential, so chasing a dog says nothing about chasing
-a cat.
+A scene is a quantified noun phrase that does something. Adjectives and relative clauses intersect with the noun.
+Objects are existential, definite or not, so chasing a dog says nothing about chasing a cat.
 
-A relation between two predicates B and B' is the set of cells of their Venn diagram that may be inhabited: a cell
-(b, b') says whether an individual is in B and in B'. So "B is within B'" rules out (1, 0), and negating B flips the
-first bit. A quantified sentence Q(A, B) is checked on all small populations that respect the relations of the
-restrictors A, A' and of the predicates B, B': it entails Q'(A', B') when no population makes the first true and the
-second false, and contradicts it when none makes both true. Restrictors are never empty.
+A relation between two predicates B and B' is the set of cells (b, b') of their Venn diagram that may be inhabited. So
+"B is within B'" rules out (1, 0), and negating B flips the first bit. A quantified sentence Q(A, B) is checked on all
+small populations that respect the relations of the restrictors A, A' and of the predicates B, B': it entails Q'(A', B')
+when no population makes the first true and the second false, and contradicts it when none makes both true. Restrictors
+are never empty.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scala_lab.data.synthetic import lexicon, words
-from scala_lab.data.synthetic.words import Rng
+from scala_lab.data.synthetic import lexicon
+from scala_lab.data.synthetic.lexicon import LISTS, VERBS, Rng
 
 
 class Phrase(NamedTuple):
@@ -49,21 +48,19 @@ class Scene(NamedTuple):
     action: Action
 
 
-_VERBS = {objects: [base for base, *_ in words.groups(text)] for objects, text in lexicon.VERB_FORMS.items()}
-_ON_LIVING, _ON_THINGS = _VERBS["on living"] + _VERBS["on any"], _VERBS["on things"] + _VERBS["on any"]
-_ADJECTIVES = {True: lexicon.ADJECTIVES_LIVING.split(), False: lexicon.ADJECTIVES_THINGS.split()}
-LIVING_NOUNS = frozenset(words.LIVING) | {"animal", "person", "creature", "human"}
-PLACES, TIMES = ([word for group in words.CHILDREN[kind].values() for word in group] for kind in ("place", "time"))
+_ON_LIVING, _ON_THINGS = VERBS["on living"] + VERBS["on any"], VERBS["on things"] + VERBS["on any"]
+LIVING_NOUNS = frozenset(lexicon.LIVING) | {"animal", "person", "creature", "human"}
+PLACES, TIMES = ([word for group in lexicon.CHILDREN[kind].values() for word in group] for kind in ("place", "time"))
 
 
 def draw_adjective(rng: Rng, noun: str) -> str:
     """Draw an adjective that suits the noun."""
-    return rng.choice(_ADJECTIVES[noun in LIVING_NOUNS])
+    return rng.choice(LISTS["on living" if noun in LIVING_NOUNS else "on things"])
 
 
 def draw_phrase(rng: Rng, living: bool, depth: int, adjectives: float = 0.4) -> Phrase:
     """Draw a noun phrase with relative clauses nested at most `depth` levels."""
-    noun = rng.choice(words.LIVING if living else words.THINGS)
+    noun = rng.choice(lexicon.LIVING if living else lexicon.THINGS)
     adjective = draw_adjective(rng, noun) if rng.bernoulli(adjectives) else None
     with_clause = depth > 0 and living and rng.bernoulli(0.5)
     return Phrase(noun, adjective, draw_action(rng, depth - 1, circumstances=0.1) if with_clause else None)
@@ -79,7 +76,7 @@ def draw_action(
         verb = rng.choice(_ON_LIVING if living else _ON_THINGS)
         patient = draw_phrase(rng, living, depth - 1, adjectives=0.3)
     else:
-        verb = rng.choice(_VERBS["intransitive"])
+        verb = rng.choice(VERBS["intransitive"])
     place = rng.choice(PLACES) if rng.bernoulli(circumstances) else None
     time = rng.choice(TIMES) if rng.bernoulli(circumstances) else None
     return Action(verb, patient, place, time, rng.bernoulli(negations))
@@ -100,15 +97,15 @@ def relate_words(kind: str, first: str | None, second: str | None) -> Relation:
     """Relate the extensions of two words of one kind; a missing word restricts nothing."""
     if first is None or second is None:
         return EQUAL if first is second else (AROUND if first is None else WITHIN)
-    first, second = words.canonical(kind, first), words.canonical(kind, second)
+    first, second = lexicon.canonical(kind, first), lexicon.canonical(kind, second)
     if first == second:
         return EQUAL
-    if second in words.ancestors(kind, first):
+    if second in lexicon.ancestors(kind, first):
         return WITHIN
-    if first in words.ancestors(kind, second):
+    if first in lexicon.ancestors(kind, second):
         return AROUND
-    opposites = words.OPPOSITES.get(kind, {}).get(first, ())
-    if kind == "noun" or any(words.canonical(kind, word) == second for word in opposites):
+    opposites = lexicon.OPPOSITES.get(kind, {}).get(first, ())
+    if kind == "noun" or any(lexicon.canonical(kind, word) == second for word in opposites):
         return DISJOINT
     return OTHER
 
@@ -153,11 +150,7 @@ def negate(relation: Relation, first: bool, second: bool) -> Relation:
 
 @cache
 def _meet(*relations: Relation) -> Relation:
-    """Relate two intersections by the relations of their parts, as in `small` and `dog`.
-
-    Disjoint parts make the wholes disjoint; parts that are all equal or within make the whole within; mixed directions
-    say nothing.
-    """
+    """Relate two intersections (`small` and `dog`) by the relations of their parts; mixed directions say nothing."""
     if DISJOINT in relations:
         return DISJOINT
     unequal = set(relations) - {EQUAL} or {EQUAL}
@@ -220,20 +213,16 @@ _FRAMES = {
 
 
 def word_statement(rng: Rng, scene: Scene) -> str:
-    """Word a statement in active or passive voice, without the full stop.
-
-    Statements whose passive would be ambiguous (a negation or `not every` under a quantifier, a relative clause
-    before the circumstances) stay active.
-    """
+    """Word a statement in the active or, where that is unambiguous, the passive voice, without the full stop."""
     action = scene.action
     determiner, many = rng.choice(_DETERMINERS[scene.quantifier])
     subject = _word_phrase(rng, scene.subject, many)
-    subject = words.indefinite(subject) if determiner == "a" else f"{determiner} {subject}"
+    subject = lexicon.indefinite(subject) if determiner == "a" else f"{determiner} {subject}"
     unambiguous = scene.quantifier == "the" or (not action.negated and scene.quantifier != "not every")
     if action.object is not None and unambiguous and scene.subject.clause is None and rng.bernoulli(0.3):
         was = "was not" if action.negated else "was"
         patient = _word_object(rng, action).strip()
-        return f"{patient} {was} {words.PARTICIPLE[action.verb]} by {subject}{_word_circumstances(rng, action)}"
+        return f"{patient} {was} {lexicon.PARTICIPLE[action.verb]} by {subject}{_word_circumstances(rng, action)}"
     return f"{subject} {_word_active(rng, action)}"
 
 
@@ -243,20 +232,22 @@ def word_question(rng: Rng, scene: Scene, slot: str) -> str:
     around = _word_circumstances(rng, scene.action)
     subject = _word_phrase(rng, scene.subject)
     if slot in _FRAMES:
-        patient = "" if scene.action.object is None else f" {words.indefinite(_word_phrase(rng, scene.action.object))}"
-        return f"{rng.choice(_FRAMES[slot]).format(words.indefinite(subject))} {verb}{patient}{around} ?"
+        patient = (
+            "" if scene.action.object is None else f" {lexicon.indefinite(_word_phrase(rng, scene.action.object))}"
+        )
+        return f"{rng.choice(_FRAMES[slot]).format(lexicon.indefinite(subject))} {verb}{patient}{around} ?"
     subject, patient = f"the {subject}", _word_object(rng, scene.action)
     if slot == "who":
         if patient and rng.bernoulli(0.3):
-            return f"by whom was{patient} {words.PARTICIPLE[verb]}{around} ?"
-        return f"{rng.choice(('who', 'which one'))} {words.PAST[verb]}{patient}{around} ?"
+            return f"by whom was{patient} {lexicon.PARTICIPLE[verb]}{around} ?"
+        return f"{rng.choice(('who', 'which one'))} {lexicon.PAST[verb]}{patient}{around} ?"
     if slot == "what":
         if rng.bernoulli(0.3):
-            return f"what was {words.PARTICIPLE[verb]} by {subject}{around} ?"
+            return f"what was {lexicon.PARTICIPLE[verb]} by {subject}{around} ?"
         return f"what did {subject} {verb}{around} ?"
     adverb = rng.choice({"where": ("where", "in which place"), "when": ("when", "on which day")}[slot])
     if patient and rng.bernoulli(0.3):
-        return f"{adverb} was{patient} {words.PARTICIPLE[verb]} by {subject}{around} ?"
+        return f"{adverb} was{patient} {lexicon.PARTICIPLE[verb]} by {subject}{around} ?"
     return f"{adverb} did {subject} {verb}{patient}{around} ?"
 
 
@@ -271,15 +262,15 @@ def _word_circumstances(rng: Rng, action: Action) -> str:
 
 
 def _word_phrase(rng: Rng, phrase: Phrase, many: bool = False) -> str:
-    noun = words.plural(phrase.noun) if many else phrase.noun
+    noun = lexicon.plural(phrase.noun) if many else phrase.noun
     text = noun if phrase.adjective is None else f"{phrase.adjective} {noun}"
     if phrase.clause is not None:
-        text += (" who " if phrase.noun in words.PEOPLE else " that ") + _word_active(rng, phrase.clause)
+        text += (" who " if phrase.noun in lexicon.PEOPLE else " that ") + _word_active(rng, phrase.clause)
     return text
 
 
 def _word_active(rng: Rng, action: Action) -> str:
-    verb = f"did not {action.verb}" if action.negated else words.PAST[action.verb]
+    verb = f"did not {action.verb}" if action.negated else lexicon.PAST[action.verb]
     return f"{verb}{_word_object(rng, action)}{_word_circumstances(rng, action)}"
 
 
@@ -288,4 +279,4 @@ def _word_object(rng: Rng, action: Action) -> str:
     if action.object is None:
         return ""
     text = _word_phrase(rng, action.object)
-    return f" the {text}" if rng.bernoulli(0.4) else f" {words.indefinite(text)}"
+    return f" the {text}" if rng.bernoulli(0.4) else f" {lexicon.indefinite(text)}"

@@ -29,78 +29,65 @@ def lines_figure(
     title: str,
     y: str = "score",
     y_label: str = ACCURACY,
-    by: str = "method",
     panel: str = "task",
     log_x: bool = False,
     log_y: tuple[str, ...] = (),
 ) -> Figure:
     """Draw a panel per task, in it a line per method through the means over runs, shifted a little from one another.
 
-    Args:
-        frame: One row per run. Where x is not finite the mean is drawn as a level across the panel.
-        x: Column of the position.
-        x_label: Under the panels.
-        title: Over the figure.
-        y: Column of the height.
-        y_label: Beside the first panel.
-        by: Column with a value per line.
-        panel: Column with a value per panel.
-        log_x: Logarithmic positions, with a tick at each.
-        log_y: Panels with a logarithmic height.
+    `frame` has one row per run. Where x is not finite the mean is drawn as a level across the panel. `log_y` names the
+    panels whose y axis is logarithmic.
     """
-    require_columns(frame, x, y, by, panel)
-    panels, names = list(dict.fromkeys(frame[panel])), list(dict.fromkeys(frame[by]))
+    require_columns(frame, x, y, "method", panel)
+    panels, methods = list(dict.fromkeys(frame[panel])), list(dict.fromkeys(frame["method"]))
     with styled():
         figure = new_figure(max(4.6, 3.6 * len(panels)), 3.6)
-        for column, axes in enumerate(figure.subplots(1, len(panels), squeeze=False)[0]):
-            rows = frame[frame[panel] == panels[column]]
+        for axes, shown in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            rows = frame[frame[panel] == shown]
             ticks = sorted({float(value) for value in rows[x] if math.isfinite(value)})
-            for index, name in enumerate(names):
-                line = rows[rows[by] == name]
-                shifted = _shift(line[x].to_numpy(float), ticks, index - (len(names) - 1) / 2, log_x)
-                _line(axes, line.assign(**{x: shifted}), x, y, str(name), line_style(index, markersize=6))
+            for index, method in enumerate(methods):
+                line = rows[rows["method"] == method]
+                shifted = _shift(line[x].to_numpy(float), ticks, index - (len(methods) - 1) / 2, log_x)
+                _line(axes, line.assign(**{x: shifted}), x, y, str(method), line_style(index, markersize=6))
             if log_x:
                 axes.set_xscale("log")
             if len(ticks) <= 9:
                 axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
                 axes.set_xticks([], minor=True)
-            if panels[column] in log_y:
+            if shown in log_y:
                 axes.set_yscale("log")
-            axes.set_title(str(panels[column]))
-            axes.set_xlabel(x_label)
-            axes.set_ylabel(y_label if column == 0 else "")
+            axes.set(title=str(shown), xlabel=x_label, ylabel=y_label if shown == panels[0] else "")
             axes.grid(axis="y")
-        _finish(figure, title)
+        _add_legend(figure)
+        figure.suptitle(title)
     return figure
 
 
-def dots_figure(frame: pd.DataFrame, *, title: str, y: str = "score", y_label: str = ACCURACY) -> Figure:
+def dots_figure(frame: pd.DataFrame, *, title: str) -> Figure:
     """Draw a panel per task, in it a row per method with each run as a small mark, and the mean.
 
-    `frame` has one row per run: task, method and y.
+    `frame` has one row per run: task, method and score.
     """
-    require_columns(frame, "task", "method", y)
+    require_columns(frame, "task", "method", "score")
     tasks, methods = list(dict.fromkeys(frame["task"])), list(dict.fromkeys(frame["method"]))
     with styled():
         figure = new_figure(1.9 + 2.1 * len(tasks), 1.6 + 0.36 * len(methods))
         panels = figure.subplots(1, len(tasks), squeeze=False, sharey=True)[0]
         for axes, task in zip(panels, tasks, strict=True):
             for row, method in enumerate(methods):
-                values = frame[(frame["task"] == task) & (frame["method"] == method)][y].to_numpy(float)
+                values = frame[(frame["task"] == task) & (frame["method"] == method)]["score"].to_numpy(float)
                 axes.plot(values, np.full(len(values), row), "|", color="#777777", markersize=9)
                 mean, std = _mean_and_std(values)
                 if math.isfinite(mean):
                     axes.errorbar(mean, row, xerr=std, fmt="o", color=COLOURS[0], markerfacecolor="white", capsize=3)
-            axes.set_title(task)
-            axes.set_xlabel(y_label)
+            axes.set(title=task, xlabel=ACCURACY, ylim=(len(methods) - 0.5, -0.5))
             axes.grid(axis="x")
-            axes.set_ylim(len(methods) - 0.5, -0.5)
         panels[0].set_yticks(range(len(methods)), methods)
         figure.suptitle(title)
     return figure
 
 
-def cost_figure(frame: pd.DataFrame, *, title: str, cost_label: str = "cost (forward passes over the rows)") -> Figure:
+def cost_figure(frame: pd.DataFrame, *, title: str) -> Figure:
     """Draw accuracy against cost, a panel per task.
 
     `frame` has one row per run: task, setting (its text is written beside the point), joined (whether a line passes
@@ -115,8 +102,7 @@ def cost_figure(frame: pd.DataFrame, *, title: str, cost_label: str = "cost (for
             for joined in (True, False):
                 _cost_points(axes, rows[rows["joined"] == joined], joined)
             axes.margins(x=0.12, y=0.15)
-            axes.set_title(task)
-            axes.set_xlabel(cost_label)
+            axes.set(title=task, xlabel="cost (forward passes over the rows)")
             axes.set_ylabel(ACCURACY if task == tasks[0] else "")
             axes.grid(axis="y")
         figure.suptitle(title)
@@ -172,16 +158,16 @@ def _cost_points(axes: Axes, rows: pd.DataFrame, joined: bool) -> None:
         axes.annotate(setting, (cost, score), xytext=offset, textcoords="offset points", fontsize=8)
 
 
-def _finish(figure: Figure, title: str) -> None:
+def _add_legend(figure: Figure) -> None:
+    """Write one legend for all panels."""
     handles: dict[str, Any] = {}
     for axes in figure.axes:
         handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     if len(handles) > 1:
         figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=min(4, len(handles)))
-    figure.suptitle(title)
 
 
-def rate_heat_map(frame: pd.DataFrame, title: str = "Accuracy over batch size and learning rate") -> Figure:
+def rate_heat_map(frame: pd.DataFrame, title: str) -> Figure:
     """Draw batch sizes as rows, rates as columns, accuracy in percent in each cell.
 
     The best cell of a row has a frame, dashed where it is the first or last of the grid. Cells whose runs diverged say
@@ -195,26 +181,23 @@ def rate_heat_map(frame: pd.DataFrame, title: str = "Accuracy over batch size an
     with styled():
         figure = new_figure(1.8 + 0.75 * len(rates), 1.9 + 0.55 * len(sizes))
         axes = figure.subplots()
-        colours = axes.pcolormesh(
-            _edges(np.log(rates)), np.arange(len(sizes) + 1) - 0.5, np.ma.masked_invalid(scores), cmap=COLOURMAP
-        )
+        edges, masked = _edges(np.log(rates)), np.ma.masked_invalid(scores)
+        colours = axes.pcolormesh(edges, np.arange(len(sizes) + 1) - 0.5, masked, cmap=COLOURMAP)
         axes.set_facecolor(BAD)
-        middle = np.nanmean(colours.get_clim()) if np.isfinite(scores.to_numpy()).any() else 0.0
+        any_score = bool(scores.notna().any(axis=None))
+        middle = np.nanmean(colours.get_clim()) if any_score else 0.0
         for y, (size, row) in enumerate(scores.iterrows()):
             for rate, score in row.items():
                 _write_score(axes, np.log(rate), y, score, bool(diverged.loc[size, rate] == 1), score < middle)
             if row.notna().any():
-                _frame_best(axes, _edges(np.log(rates)), y, int(np.nanargmax(row)), len(rates))
+                _frame_best(axes, edges, y, int(np.nanargmax(row)))
         _rule_lines(axes, scores)
         axes.set_xticks(np.log(rates), [f"{rate:g}" for rate in rates])
         axes.set_yticks(range(len(sizes)), [f"{size:,.0f}" for size in sizes])
-        axes.set_xlim(_edges(np.log(rates))[0], _edges(np.log(rates))[-1])
-        axes.set_ylim(-0.5, len(sizes) - 0.5)
-        axes.set_xlabel("peak learning rate, log scale")
-        axes.set_ylabel("batch size")
-        axes.set_title(title)
-        if np.isfinite(scores.to_numpy()).any():
-            figure.colorbar(colours, ax=axes, label="accuracy (%)", pad=0.02)
+        axes.set(xlim=(edges[0], edges[-1]), ylim=(-0.5, len(sizes) - 0.5))
+        axes.set(title=title, xlabel="peak learning rate, log scale", ylabel="batch size")
+        if any_score:
+            figure.colorbar(colours, ax=axes, label=ACCURACY, pad=0.02)
         if axes.get_legend_handles_labels()[0]:
             figure.legend(loc="outside lower center", ncols=2)
     return figure
@@ -236,15 +219,14 @@ def _write_score(axes: Axes, x: float, y: float, score: float, diverged: bool, d
         axes.text(x, y, "diverged", ha="center", va="center", fontsize=7, rotation=20, color="black")
 
 
-def _frame_best(axes: Axes, edges: np.ndarray, row: int, column: int, columns: int) -> None:
+def _frame_best(axes: Axes, edges: np.ndarray, row: int, column: int) -> None:
     from matplotlib.patches import Rectangle
 
-    corner, width = (edges[column], row - 0.5), edges[column + 1] - edges[column]
+    corner, width, columns = (edges[column], row - 0.5), edges[column + 1] - edges[column], len(edges) - 1
     style = "--" if columns > 1 and column in (0, columns - 1) else "-"
     for line, colour in ((4.0, "white"), (2.0, "black")):
-        axes.add_patch(
-            Rectangle(corner, width, 1.0, fill=False, linewidth=line, linestyle=style, edgecolor=colour, zorder=3)
-        )
+        look: dict[str, Any] = {"linewidth": line, "linestyle": style, "edgecolor": colour}
+        axes.add_patch(Rectangle(corner, width, 1.0, fill=False, zorder=3, **look))
 
 
 def _rule_lines(axes: Axes, scores: pd.DataFrame) -> None:

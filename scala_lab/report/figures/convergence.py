@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scala_lab.report.figures.style import line_style, new_figure, require_columns, styled
+from scala_lab.report.figures.style import line_style, line_with_band, new_figure, require_columns, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,15 +23,8 @@ def rate_panels(
 ) -> Figure:
     """Draw measured values with their intervals, a panel for each group of lines, claimed bounds as thin lines.
 
-    Args:
-        frame: One row per panel, label and number of steps: panel, label, steps, value, and optionally low, high
-            and bound (nan for none).
-        title: Over the figure.
-        x_label: Of the steps.
-        y_label: Of the values.
-        log_steps: Whether steps are logarithmic, so that a power law is a straight line, or not, so that a linear
-            rate is one.
-        bound_label: Of the thin lines.
+    `frame` has one row per panel, label and number of steps: panel, label, steps, value, and optionally low, high and
+    bound (nan for none). With `log_steps` a power law is a straight line, without it a linear rate is one.
     """
     require_columns(frame, "panel", "label", "steps", "value")
     panels = list(dict.fromkeys(frame["panel"]))
@@ -42,8 +35,7 @@ def rate_panels(
         all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         for axes, panel in zip(all_axes, panels, strict=True):
             _draw_lines(axes, frame[frame["panel"] == panel], log_steps)
-            axes.set_title(panel)
-            axes.set_yscale("log")
+            axes.set(title=panel, xlabel=x_label, yscale="log")
             if log_steps:
                 axes.set_xscale("log", base=2)
             axes.grid(axis="y")
@@ -51,7 +43,6 @@ def rate_panels(
             if "bound" in frame and frame.loc[frame["panel"] == panel, "bound"].notna().any():
                 handles.append(Line2D([], [], color="black", linewidth=0.9, linestyle=":"))
                 names.append(bound_label)
-            axes.set_xlabel(x_label)
             axes.legend(handles, names, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=1)
         all_axes[0].set_ylabel(y_label)
         figure.suptitle(title, fontsize=11)
@@ -62,9 +53,6 @@ def _draw_lines(axes: Axes, rows: pd.DataFrame, log_steps: bool) -> None:
     for index, label in enumerate(dict.fromkeys(rows["label"])):
         line = rows[rows["label"] == label].sort_values("steps")
         style = line_style(index, markersize=5, markevery=1 if log_steps else max(1, len(line) // 8))
-        colour = style["color"]
-        axes.plot(line["steps"], line["value"], label=label, **style)
-        if {"low", "high"} <= set(line):
-            axes.fill_between(line["steps"], line["low"], line["high"], color=colour, alpha=0.15, linewidth=0)
+        line_with_band(axes, line["steps"], line, label, style)
         if "bound" in line and line["bound"].notna().any():
-            axes.plot(line["steps"], line["bound"], color=colour, linewidth=0.9, linestyle=":")
+            axes.plot(line["steps"], line["bound"], color=style["color"], linewidth=0.9, linestyle=":")

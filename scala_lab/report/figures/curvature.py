@@ -10,18 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scala_lab.curvature.spectrum import MARGIN, gaussian_mixture
 from scala_lab.errors import UserError
-from scala_lab.report.figures.style import (
-    COLOURS,
-    DASHES,
-    FILLS,
-    bar_style,
-    label_rows,
-    new_figure,
-    require_columns,
-    styled,
-)
+from scala_lab.report.figures.style import FILLS, bar_style, label_rows, line_style, new_figure, require_columns, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,15 +21,11 @@ if TYPE_CHECKING:
     from scala_lab.curvature.spectrum import DensityResult
 
 
-def sharpness_bars(
-    frame: pd.DataFrame, title: str = "Sharpness: top eigenvalue of the Hessian", unit: str = "nats"
-) -> Figure:
+def sharpness_bars(frame: pd.DataFrame, unit: str = "nats") -> Figure:
     """Draw one bar per checkpoint: the mean of its top eigenvalues, a whisker of their standard deviation.
 
-    Args:
-        frame: One row per checkpoint and fixed set of samples: checkpoint, eigenvalue, and optionally converged.
-        title: Over the figure.
-        unit: Of the loss.
+    `frame` has one row per checkpoint and set of samples: checkpoint, eigenvalue, optionally converged. `unit` is the
+    loss's.
     """
     require_columns(frame, "checkpoint", "eigenvalue")
     groups = [(name, frame[frame["checkpoint"] == name]) for name in dict.fromkeys(frame["checkpoint"])]
@@ -61,19 +47,15 @@ def sharpness_bars(
             + ("\nmean and standard deviation over disjoint sets of samples" if repeated else "")
         )
         _fit_annotations(axes, frame["eigenvalue"].to_numpy(float))
-        axes.set_title(title)
+        axes.set_title("Sharpness: top eigenvalue of the Hessian")
     return figure
 
 
-def layer_bars(
-    frame: pd.DataFrame, title: str = "Top eigenvalue of each layer's block of the Hessian", unit: str = "nats"
-) -> Figure:
+def layer_bars(frame: pd.DataFrame, unit: str = "nats") -> Figure:
     """Draw bars of alpha_i per layer, grouped by layer for several checkpoints; log scale where they span decades.
 
-    Args:
-        frame: One row per layer: layer, eigenvalue, and optionally checkpoint and converged.
-        title: Over the figure; kappa_alpha of each checkpoint is in the legend, of a single one below the title.
-        unit: Of the loss.
+    `frame` has one row per layer: layer, eigenvalue, optionally checkpoint and converged. kappa_alpha of each
+    checkpoint is in the legend, of a single one below the title. `unit` is the loss's.
     """
     require_columns(frame, "layer", "eigenvalue")
     if "checkpoint" not in frame:
@@ -101,10 +83,10 @@ def layer_bars(
                 _annotate_bar(axes, max(float(value), 0.0), y, f"{value:.3g}", converged)
             sizes = rows["eigenvalue"].abs()
             kappa = f"κ = {sizes.max() / sizes.min():.3g}" if sizes.min() > 0 else "κ infinite"
-            style = bar_style(index)
-            label = f"{checkpoint} ({kappa})" if checkpoint else kappa
-            legend.append(Patch(facecolor=style["color"], edgecolor="black", hatch=style["hatch"], label=label))
+            fill, label = bar_style(index), f"{checkpoint} ({kappa})" if checkpoint else kappa
+            legend.append(Patch(facecolor=fill["color"], edgecolor="black", hatch=fill["hatch"], label=label))
         label_rows(axes, layers)
+        title = "Top eigenvalue of each layer's block of the Hessian"
         axes.set_xlabel(f"top eigenvalue ({unit} per squared unit of weight)" + (", log scale" if logarithmic else ""))
         if len(checkpoints) > 1:
             axes.set_title(title)
@@ -117,55 +99,39 @@ def layer_bars(
     return figure
 
 
-def density_plot(
-    result: DensityResult, title: str = "Spectral density of the Hessian", unit: str = "nats", *, full: bool = False
-) -> Figure:
+def density_plot(result: DensityResult, title: str = "Spectral density of the Hessian", unit: str = "nats") -> Figure:
     """Draw the log density of the eigenvalues over a rug of the quadrature's nodes.
 
-    A dashed line marks the height of a single eigenvalue: what lies below it is noise of the estimate. `full` takes
-    the density over all parameters instead of those that the samples touch.
+    A dashed line marks the height of a single eigenvalue: what lies below it is noise of the estimate.
     """
-    density = result.full_density if full else result.density
-    size = result.full_size if full else result.touched_size
+    density, size = result.density, result.touched_size
     single = 1 / (size * result.width * np.sqrt(2 * np.pi))
     with styled():
         figure = new_figure(6.8, 4.0)
         axes, rug = figure.subplots(2, 1, sharex=True, height_ratios=[12, 1])
         floor = min(single, float(density.max())) / 10
         axes.fill_between(result.grid, floor, np.maximum(density, floor), color=FILLS[4], linewidth=0)
-        axes.plot(result.grid, np.maximum(density, floor), color=COLOURS[0])
-        _mark_single_eigenvalue(
-            axes, single, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
-        )
-        axes.set_yscale("log")
-        axes.set_ylim(floor, float(density.max()) * 4)
-        axes.set_ylabel("density (share per unit of eigenvalue)")
-        share = f"{size:,} dimensions" + ("" if full or not result.untouched_share else f" of {result.full_size:,}")
+        axes.plot(result.grid, np.maximum(density, floor), **line_style(0, marker=""))
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
+        _mark_single_eigenvalue(axes, single, bbox=box)
+        _label_density(axes, rug, (floor, float(density.max()) * 4), unit)
+        share = f"{size:,} dimensions" + (f" of {result.full_size:,}" if result.untouched_share else "")
         axes.set_title(f"{textwrap.fill(title, 70)}\n{share}, kernel width {result.width:.2g}")
         rug.vlines(result.nodes, 0, 1, color="black", linewidth=0.7, alpha=0.6)
-        rug.set_ylim(0, 1)
-        rug.set_yticks([])
+        rug.set(ylim=(0, 1), yticks=[])
         rug.spines["left"].set_visible(False)
         rug.set_ylabel("nodes", rotation=0, ha="right", va="center", fontsize=8)
-        rug.set_xlabel(f"eigenvalue ({unit} per squared unit of weight)")
     return figure
 
 
-def density_lines(
-    frames: Mapping[str, pd.DataFrame],
-    title: str = "Spectral density of the Hessian",
-    unit: str = "nats",
-    *,
-    single: float | None = None,
-) -> Figure:
+def density_lines(frames: Mapping[str, pd.DataFrame], *, single: float) -> Figure:
     """Draw log densities of several models' eigenvalues on one axis, smoothed by one kernel, over rugs of their nodes.
 
-    Args:
-        frames: The quadrature of each model by its name: columns node and weight.
-        title: Over the figure.
-        unit: Of the loss.
-        single: Share of one eigenvalue, 1 / dimensions: a dashed line marks the height of a single one.
+    `frames` has the quadrature of each model by its name: columns node and weight. `single` is the share of one
+    eigenvalue, 1 / dimensions: a dashed line marks the height of a single one.
     """
+    from scala_lab.curvature.spectrum import MARGIN, gaussian_mixture
+
     if not frames:
         raise UserError("the figure needs at least one model's spectrum")
     nodes = np.concatenate([frame["node"].to_numpy(float) for frame in frames.values()])
@@ -176,26 +142,21 @@ def density_lines(
         for name, frame in frames.items()
     }
     top = max(float(density.max()) for density in densities.values())
-    height = (single or 1e-8) / (width * np.sqrt(2 * np.pi))
+    height = single / (width * np.sqrt(2 * np.pi))
     floor = min(height, top) / 10
     with styled():
         figure = new_figure(6.8, 4.4)
         axes, rug = figure.subplots(2, 1, sharex=True, height_ratios=[12, len(frames)])
         for index, (name, density) in enumerate(densities.items()):
-            colour = COLOURS[index % len(COLOURS)]
-            shown = np.where(density > floor, density, np.nan)
-            axes.plot(grid, shown, color=colour, linestyle=DASHES[index % len(DASHES)], label=name)
-            rug.vlines(frames[name]["node"], index + 0.1, index + 0.9, color=colour, linewidth=0.8)
-        if single is not None:
-            _mark_single_eigenvalue(axes, height)
-        axes.set_yscale("log")
-        axes.set_ylim(floor, top * 4)
-        axes.set_ylabel("density (share per unit of eigenvalue)")
-        axes.set_title(f"{title}\nkernel width {width:.2g}")
+            style = line_style(index, marker="")
+            axes.plot(grid, np.where(density > floor, density, np.nan), label=name, **style)
+            rug.vlines(frames[name]["node"], index + 0.1, index + 0.9, color=style["color"], linewidth=0.8)
+        _mark_single_eigenvalue(axes, height)
+        _label_density(axes, rug, (floor, top * 4), "nats")
+        axes.set_title(f"Spectral density of the Hessian\nkernel width {width:.2g}")
         rug.set_ylim(len(frames), 0)
         rug.set_yticks(np.arange(len(frames)) + 0.5, list(frames), fontsize=8)
         rug.tick_params(axis="y", length=0)
-        rug.set_xlabel(f"eigenvalue ({unit} per squared unit of weight)")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
 
@@ -212,23 +173,19 @@ def _bar(axes: Axes, y: float, value: float, height: float, index: int, converge
 
 def _annotate_bar(axes: Axes, value: float, y: float, text: str, converged: bool) -> None:
     text = text if converged else f"{text}, not converged"
-    axes.annotate(
-        text, (value, y), xytext=(5, 0), textcoords="offset points", va="center", fontsize=9, annotation_clip=False
-    )
+    place: dict[str, Any] = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
+    axes.annotate(text, (value, y), fontsize=9, annotation_clip=False, **place)
 
 
 def _mark_single_eigenvalue(axes: Axes, height: float, **style: Any) -> None:
     axes.axhline(height, color="black", linestyle="--", linewidth=0.9)
-    axes.annotate(
-        "height of a single eigenvalue",
-        (1, height),
-        xycoords=("axes fraction", "data"),
-        xytext=(-2, 3),
-        textcoords="offset points",
-        ha="right",
-        fontsize=8,
-        **style,
-    )
+    style |= {"xycoords": ("axes fraction", "data"), "xytext": (-2, 3), "textcoords": "offset points", "ha": "right"}
+    axes.annotate("height of a single eigenvalue", (1, height), fontsize=8, **style)
+
+
+def _label_density(axes: Axes, rug: Axes, limits: tuple[float, float], unit: str) -> None:
+    axes.set(yscale="log", ylim=limits, ylabel="density (share per unit of eigenvalue)")
+    rug.set_xlabel(f"eigenvalue ({unit} per squared unit of weight)")
 
 
 def _with_deviation(mean: float, deviation: float) -> str:

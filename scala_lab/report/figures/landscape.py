@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from scala_lab.errors import UserError
-from scala_lab.report.figures.style import BAD, COLOURMAP, line_style, new_figure, styled
+from scala_lab.report.figures.style import BAD, COLOURMAP, line_style, new_figure, round_numbers, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,12 +33,7 @@ def slice_1d_plot(
 ) -> Figure:
     """Draw loss, and accuracy where there is one, along a line, for one or several models.
 
-    Args:
-        frames: What `slice_1d` returned, by the model's name.
-        title: Over the figure.
-        x_label: Of the position: the direction's label.
-        unit: Of the loss.
-        marks: Positions of checkpoints.
+    `frames` has what `slice_1d` returned, by the model's name; `marks` are positions of checkpoints.
     """
     _check_slices(frames, "position", "loss")
     log_loss = _spans_decades(np.concatenate([frame["loss"].to_numpy(float) for frame in frames.values()]))
@@ -57,7 +52,7 @@ def slice_1d_plot(
             for mark in marks:
                 if low <= mark <= high:
                     axes.axvline(mark, color="#888888", linewidth=0.8, zorder=0)
-        panels[0].set_ylabel(f"mean loss ({unit})" + (", log scale" if log_loss else ""))
+        panels[0].set(title=title, ylabel=f"mean loss ({unit})" + (", log scale" if log_loss else ""))
         if log_loss:
             panels[0].set_yscale("log")
         if scored:
@@ -65,7 +60,6 @@ def slice_1d_plot(
         panels[-1].set_xlabel(x_label)
         if len(frames) > 1:
             figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, handlelength=3.5)
-        panels[0].set_title(title)
     return figure
 
 
@@ -90,32 +84,6 @@ BANDS = 14
 """Filled bands of a contour plot; every other edge is drawn and labelled."""
 
 
-def contour(
-    frame: pd.DataFrame,
-    title: str = "Loss around the checkpoint",
-    x_label: str = DISTANCE,
-    y_label: str = DISTANCE,
-    unit: str = "nats",
-    *,
-    value: Value = "loss",
-) -> Figure:
-    """Draw filled contours with labelled lines; see `side_by_side`."""
-    return side_by_side({"": frame}, title, x_label, y_label, unit, value=value)
-
-
-def surface_3d(
-    frame: pd.DataFrame,
-    title: str = "Loss around the checkpoint",
-    x_label: str = DISTANCE,
-    y_label: str = DISTANCE,
-    unit: str = "nats",
-    *,
-    value: Value = "loss",
-) -> Figure:
-    """Draw a surface over the plane; see `side_by_side`."""
-    return side_by_side({"": frame}, title, x_label, y_label, unit, kind="surface", value=value)
-
-
 def side_by_side(
     frames: Mapping[str, pd.DataFrame],
     title: str = "Loss around the checkpoints, on one scale",
@@ -129,15 +97,7 @@ def side_by_side(
 ) -> Figure:
     """Draw several models' planes on one scale of colour and height, so that they can be compared by eye.
 
-    Args:
-        frames: What `slice_2d` returned, by the model's name.
-        title: Over the figure.
-        x_label: The first direction's label.
-        y_label: The second direction's label.
-        unit: Of the loss.
-        kind: contour or surface.
-        value: loss or accuracy.
-        marks: Positions of checkpoints on the x axis.
+    `frames` has what `slice_2d` returned, by the model's name; `marks` are positions of checkpoints on the x axis.
     """
     _check_slices(frames, "x", "y", value)
     grids = [_grid(frame, value) for frame in frames.values()]
@@ -157,7 +117,6 @@ def side_by_side(
         for axes, label, grid in zip(panels.flat, frames, grids, strict=False):
             if surface:
                 _draw_surface(axes, *grid, scale, logarithmic)
-                axes.set(xlabel="x", ylabel="y")
             else:
                 _draw_contour(axes, *grid, scale, marks)
             axes.set_title(label)
@@ -206,10 +165,8 @@ def _wrap_unit(label: str, max_length: int) -> str:
 def _round_levels(scale: Normalize) -> list[float]:
     """Return round numbers within a log scale: 1, 2, 5 of each decade, or the decades alone where there are many."""
     assert scale.vmin is not None and scale.vmax is not None  # noqa: PT018
-    first, last = int(np.floor(np.log10(scale.vmin))), int(np.ceil(np.log10(scale.vmax)))
-    digits = (1, 2, 5) if last - first <= 3 else (1,)
-    levels = [digit * 10.0**power for power in range(first, last + 1) for digit in digits]
-    return [level for level in levels if scale.vmin <= level <= scale.vmax]
+    decades = np.ceil(np.log10(scale.vmax)) - np.floor(np.log10(scale.vmin))
+    return round_numbers(scale.vmin, scale.vmax, (1, 2, 5) if decades <= 3 else (1,))
 
 
 def _draw_contour(
@@ -268,6 +225,7 @@ def _draw_surface(
     if logarithmic:
         levels = _round_levels(scale)
         axes.set_zticks(np.log10(levels), [f"{level:g}" for level in levels])
+    axes.set(xlabel="x", ylabel="y")
     axes.tick_params(labelsize=7, pad=1)
     axes.view_init(elev=35, azim=-58)
     axes.set_box_aspect((4, 4, 3), zoom=0.95)

@@ -7,7 +7,8 @@ cividis, whose lightness grows with the value.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,19 +71,28 @@ def require_columns(frame: pd.DataFrame, *columns: str) -> None:
 
 def line_style(index: int, **changes: Any) -> dict[str, Any]:
     """Return colour, dash and marker of the index-th line of a figure."""
-    return {
-        "color": COLOURS[index % len(COLOURS)],
-        "linestyle": DASHES[index % len(DASHES)],
-        "marker": MARKERS[index % len(MARKERS)],
-        "markerfacecolor": "white",
-        **changes,
-    }
+    colour, dash, marker = (kinds[index % len(kinds)] for kinds in (COLOURS, DASHES, MARKERS))
+    return {"color": colour, "linestyle": dash, "marker": marker, "markerfacecolor": "white", **changes}
+
+
+def line_with_band(axes: Axes, x: pd.Series, rows: pd.DataFrame, label: str, style: dict[str, Any]) -> None:
+    """Draw a line through the column `value` of rows, in a band from `low` to `high` where they have those columns."""
+    axes.plot(x, rows["value"], label=label, **style)
+    if {"low", "high"} <= set(rows):
+        axes.fill_between(x, rows["low"], rows["high"], color=style["color"], alpha=0.15, linewidth=0)
 
 
 def bar_style(index: int, **changes: Any) -> dict[str, Any]:
     """Return fill, hatch and edge of the index-th kind of bar of a figure."""
     fill, hatch = FILLS[index % len(FILLS)], HATCHES[index % len(HATCHES)]
     return {"color": fill, "hatch": hatch, "edgecolor": "black", "linewidth": 0.8, **changes}
+
+
+def round_numbers(low: float, high: float, digits: Iterable[int]) -> list[float]:
+    """Return the numbers from low to high that are one of the digits times a power of ten, for ticks of a log scale."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    numbers = [digit * 10.0**power for power in powers for digit in digits]
+    return [number for number in numbers if low <= number <= high]
 
 
 def label_rows(axes: Axes, labels: list[str]) -> None:

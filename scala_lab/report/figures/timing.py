@@ -13,23 +13,22 @@ from scala_lab.report.figures.style import (
     bar_style,
     label_rows,
     line_style,
+    line_with_band,
     new_figure,
     require_columns,
+    round_numbers,
     styled,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-def phase_bars(
-    frame: pd.DataFrame, title: str = "Where the time of a step goes", unit: str = "forward passes"
-) -> Figure:
+def phase_bars(frame: pd.DataFrame) -> Figure:
     """Draw one stacked bar per method, a part for each phase, the whole step written beside it.
 
-    `frame` has one row per method and phase: method, phase, value (in `unit`).
+    `frame` has one row per method and phase: method, phase, value (in forward passes).
     """
     require_columns(frame, "method", "phase", "value")
     methods = list(dict.fromkeys(frame["method"]))
@@ -49,14 +48,13 @@ def phase_bars(
         for row, whole in enumerate(left):
             axes.annotate(f"{whole:.2f}", (whole, row), xytext=(5, 0), textcoords="offset points", va="center")
         label_rows(axes, methods)
-        axes.set_xlim(0, 1.1 * left.max())
-        axes.set_xlabel(f"time of a step ({unit})")
-        axes.set_title(title)
+        axes.set(xlim=(0, 1.1 * left.max()), xlabel="time of a step (forward passes)")
+        axes.set_title("Where the time of a step goes")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 
 
-def exchange_bars(frame: pd.DataFrame, title: str = "What communication adds to a step") -> Figure:
+def exchange_bars(frame: pd.DataFrame) -> Figure:
     """Draw one bar per setup, in percent of the step: computing, and communication not hidden behind it.
 
     `frame` has one row per setup: label, computing, exposed, both in the same unit.
@@ -74,17 +72,13 @@ def exchange_bars(frame: pd.DataFrame, title: str = "What communication adds to 
         for row, share in enumerate(100 * frame["exposed"].to_numpy() / whole):
             axes.annotate(f"{share:.0f}%", (100, row), xytext=(5, 0), textcoords="offset points", va="center")
         label_rows(axes, list(frame["label"]))
-        axes.set_xlim(0, 112)
-        axes.set_xticks(range(0, 101, 20))
-        axes.set_xlabel("share of a step (%)")
-        axes.set_title(title)
+        axes.set(xlim=(0, 112), xticks=range(0, 101, 20), xlabel="share of a step (%)")
+        axes.set_title("What communication adds to a step")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
 
-def worker_lines(
-    frame: pd.DataFrame, title: str, y_label: str = "seconds per epoch", x_label: str = "workers"
-) -> Figure:
+def worker_lines(frame: pd.DataFrame, title: str, y_label: str = "seconds per epoch") -> Figure:
     """Draw time over the number of workers on logarithmic scales, with a thin line of perfect scaling for each.
 
     `frame` has one row per label and number of workers: label, workers, value, and optionally low, high.
@@ -98,34 +92,20 @@ def worker_lines(
         for index, label in enumerate(dict.fromkeys(frame["label"])):
             line = frame[frame["label"] == label].sort_values("workers")
             style = line_style(index)
-            colour = style["color"]
-            axes.plot(line["workers"], line["value"], label=label, **style)
-            if {"low", "high"} <= set(line):
-                axes.fill_between(line["workers"], line["low"], line["high"], color=colour, alpha=0.15, linewidth=0)
+            line_with_band(axes, line["workers"], line, label, style)
             perfect = line["value"].iloc[0] * line["workers"].iloc[0] / line["workers"]
-            axes.plot(line["workers"], perfect, color=colour, linewidth=0.7, linestyle=":")
+            axes.plot(line["workers"], perfect, color=style["color"], linewidth=0.7, linestyle=":")
         counts = sorted(set(frame["workers"]))
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_xticks(counts, [f"{count:g}" for count in counts])
         axes.minorticks_off()
-        _plain_ticks(axes)
-        axes.set_xlabel(x_label)
-        axes.set_ylabel(y_label)
+        ticks = round_numbers(*axes.get_ylim(), (1, 2, 5))
+        ticks = ticks if len(ticks) >= 3 else round_numbers(*axes.get_ylim(), range(1, 10))
+        axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.set(title=title, xlabel="workers", ylabel=y_label)
         axes.grid(axis="y")
-        axes.set_title(title)
         handles, names = axes.get_legend_handles_labels()
         handles.append(Line2D([], [], color="black", linewidth=0.7, linestyle=":"))
         figure.legend(handles, [*names, "perfect scaling"], loc="outside lower center", ncols=2)
     return figure
-
-
-def _plain_ticks(axes: Axes) -> None:
-    """Put ticks at 1, 2, 5 of each decade, or at all digits where those are few, as numbers and not as powers."""
-    low, high = axes.get_ylim()
-    powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
-    for digits in ((1, 2, 5), range(1, 10)):
-        ticks = [digit * 10.0**power for power in powers for digit in digits if low <= digit * 10.0**power <= high]
-        if len(ticks) >= 3:
-            break
-    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
