@@ -57,8 +57,12 @@ class DataSpec:
     """Train on this many rows, drawn with data-seed; default all."""
     eval_samples: int | None = None
     """Evaluate on this many rows, drawn with data-seed; default all."""
+    evaluate: Literal["epochs", "end"] = "epochs"
+    """Evaluate after every epoch, or at the end only."""
     heldout_samples: int = 0
     """Hold out this many train rows, and evaluate on them too at the end."""
+    tuning_samples: int = 0
+    """Hold out this many other train rows to choose settings on, and evaluate on them too at the end."""
     data_seed: int = 0
     """Seed of the choice of rows; separate from the run's seed, so that runs with other seeds have the same rows."""
     max_length: int = 128
@@ -302,8 +306,9 @@ def _hash(resolved: RunSpec, model_is_folder: bool) -> str:
     del data["data_dir"]
     data["task"] = Path(data["task"]).name
     data["eval_file"] = data["eval_file"] and Path(data["eval_file"]).name
-    if not data["label_names"]:  # counts only where it is set
-        del data["label_names"]
+    for name in ("label_names", "tuning_samples", "evaluate"):  # count only where they are set
+        if data[name] in ([], 0, "epochs"):
+            del data[name]
     if model_is_folder:
         values["encoder"]["model"] = Path(resolved.encoder.model).name
     return hashlib.sha256(json.dumps([RESULT_VERSION, values], sort_keys=True).encode()).hexdigest()[:12]
@@ -316,8 +321,8 @@ def _is_folder(model: str) -> bool:
 
 _MINIMUM = {
     1: "batch_size micro_batch epochs workers threads pga_steps adv_passes train_samples eval_samples max_steps",
-    0: "heldout_samples delay lambda alpha rho omega sigma seed data_seed weight_decay clip_norm eps min_weight_norm "
-    "max_weight_norm adv_lr adv_init adv_max_norm warmup dropout beta1 beta2",
+    0: "heldout_samples tuning_samples delay lambda alpha rho omega sigma seed data_seed weight_decay clip_norm eps "
+    "min_weight_norm max_weight_norm adv_lr adv_init adv_max_norm warmup dropout beta1 beta2",
     4: "max_length",
 }
 

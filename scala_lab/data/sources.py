@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -64,35 +65,64 @@ def load_task(data: DataSpec) -> TaskData:
     return load_from_hub(task) if data.data_dir is None else load_glue_folder(task, data.data_dir)
 
 
+def all_rows(data: DataSpec) -> DataSpec:
+    """Return the same task without any choice of rows."""
+    none: dict[str, Any] = {"heldout_samples": 0, "tuning_samples": 0, "data_seed": 0, "evaluate": "epochs"}
+    return replace(data, train_samples=None, eval_samples=None, **none)
+
+
 @dataclass(frozen=True)
 class Selection:
     """Row indices into a task's data; `evals` by split, in the order of the data, headline first."""
 
     train: np.ndarray
-    heldout: np.ndarray
+    kept_apart: Mapping[str, np.ndarray]  # train rows that are not trained on: `tuning` and `heldout`, where asked for
     evals: Mapping[str, np.ndarray]
 
 
 def select_rows(data: TaskData, spec: DataSpec) -> Selection:
     """Draw rows without replacement, as a function of the data seed alone.
 
-    Training rows are the beginning of one permutation and held-out rows its end. So a smaller training set is the
-    beginning of a larger one, and the held-out rows are the same for every training size and never trained on.
-    Evaluation rows keep the order they have in the data.
+    Training rows are the beginning of one permutation; held-out rows are taken from its end, then tuning rows. So a
+    smaller training set is the beginning of a larger one. A text that stands word for word in a longer training text,
+    as the phrases of SST-2 do, is neither a held-out nor a tuning row: it would not be new to the model. Evaluation
+    rows keep the order they have in the data.
     """
-    rows, heldout = len(data.train), spec.heldout_samples
+    rows, asked = len(data.train), {"heldout": spec.heldout_samples, "tuning": spec.tuning_samples}
     order = np.random.default_rng([spec.data_seed, TRAIN_STREAM]).permutation(rows)
-    wanted = 1 if spec.train_samples is None else spec.train_samples
-    if wanted + heldout > rows:
-        if not heldout:
-            raise UserError(f"--train-samples {wanted}: {data.task.name} has {rows} train rows")
-        train = "at least one row to train on" if spec.train_samples is None else f"--train-samples {wanted}"
-        raise UserError(f"--heldout-samples {heldout} and {train}: {data.task.name} has {rows} train rows for both")
-    count = rows - heldout if spec.train_samples is None else spec.train_samples
+    count = rows - sum(asked.values()) if spec.train_samples is None else spec.train_samples
+    if count < 1 or count + sum(asked.values()) > rows:
+        flags = [f"--{name}-samples {number}" for name, number in asked.items() if number]
+        flags.append("at least one row to train on" if spec.train_samples is None else f"--train-samples {count}")
+        raise UserError(f"{' and '.join(flags)}: {data.task.name} has {rows} train rows")
+    spare = order[count:][::-1]
+    if any(asked.values()) and data.train.second is None:
+        spare = spare[~_contained(data.train.first, spare, order[:count])]
+        if len(spare) < sum(asked.values()):
+            raise UserError(
+                f"{data.task.name} has {len(spare)} train rows beside the training rows that do not stand in one of "
+                f"them, fewer than the {sum(asked.values())} asked for to evaluate on"
+            )
+    kept_apart, start = {}, 0
+    for name, number in asked.items():
+        if number:
+            kept_apart[name] = np.sort(spare[start : start + number])
+            start += number
     evals = {}
     for name, split in data.evals.items():
         if spec.eval_samples is not None and spec.eval_samples > len(split):
             raise UserError(f"--eval-samples {spec.eval_samples}: {data.task.name} has {len(split)} rows in {name}")
         permutation = np.random.default_rng([spec.data_seed, EVAL_STREAM]).permutation(len(split))
         evals[name] = np.sort(permutation[: spec.eval_samples])
-    return Selection(order[:count], order[rows - heldout :], evals)
+    return Selection(order[:count], kept_apart, evals)
+
+
+def _contained(texts: Sequence[str], rows: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    """Return which of the rows' texts are a run of whole words of a text of `inside`."""
+    phrases = [tuple(texts[row].split()) for row in rows]
+    unseen, lengths, seen = set(phrases), sorted({len(phrase) for phrase in phrases}), set()
+    for row in inside:
+        words = tuple(texts[row].split())
+        for length in takewhile(len(words).__ge__, lengths):
+            seen.update(unseen.intersection(words[at : at + length] for at in range(len(words) - length + 1)))
+    return np.array([phrase in seen for phrase in phrases], dtype=bool)

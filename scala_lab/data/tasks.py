@@ -136,6 +136,32 @@ def compute_metrics(task: Task, logits: np.ndarray, labels: np.ndarray) -> dict[
     return {name: float(METRICS[name](np.asarray(labels), predicted)) for name in task.metrics}
 
 
+def mean_loss(task: Task, logits: np.ndarray, labels: np.ndarray) -> float:
+    """Return the mean cross-entropy in nats, or the mean squared error for regression."""
+    from scipy.special import log_softmax
+
+    if task.regression:
+        return float(np.mean((predictions(task, logits) - labels) ** 2))
+    log_p = log_softmax(logits.astype(np.float64), axis=-1)
+    return float(-np.mean(log_p[np.arange(len(labels)), labels]))
+
+
+def chance_loss(task: Task, labels: np.ndarray) -> float:
+    """Return the loss of the best constant prediction: entropy of the class frequencies, or variance of the scores."""
+    if task.regression:
+        return float(np.var(labels))
+    shares = np.bincount(labels) / len(labels)
+    return float(-np.sum(shares[shares > 0] * np.log(shares[shares > 0])))
+
+
+def row_predictions(task: Task, logits: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
+    """Return what is kept of every row's prediction: the class and whether it is right, or the score for regression."""
+    predicted = predictions(task, logits)
+    if task.regression:
+        return {"score": predicted.astype(np.float32)}
+    return {"class": predicted.astype(np.uint8), "correct": np.packbits(predicted == labels)}
+
+
 def _classification(function: str, labels: np.ndarray, predicted: np.ndarray, **options: float) -> float:
     from sklearn import metrics
 

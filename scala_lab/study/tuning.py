@@ -42,7 +42,13 @@ class Choices:
         self.pending: dict[str, RunSpec] = {}  # those of them that have no record yet
 
     def choose(
-        self, spec: RunSpec, setting: str, grid: Sequence[float], *, ratio: float = 2.0, expand: Callable[..., Any] = dict
+        self,
+        spec: RunSpec,
+        setting: str,
+        grid: Sequence[float],
+        *,
+        ratio: float = 2.0,
+        expand: Callable[..., Any] = dict,
     ) -> Choice:
         """Return the value with the best score on the tuning rows, extending a geometric grid beyond its best end.
 

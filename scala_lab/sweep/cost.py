@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scala_lab.config import DataSpec, RunSpec
-from scala_lab.data.sources import load_task, published_rows
+from scala_lab.data.sources import all_rows, load_task, published_rows
 from scala_lab.data.tokens import cache_folder, tokenise
 from scala_lab.errors import UserError
 from scala_lab.files import write_json
@@ -65,7 +65,8 @@ def plan(spec: RunSpec) -> Plan:
     before_noise = rows_seen(math.ceil(min(steps, delay * steps_per_epoch)))
     plain, noisy = passes_per_sample(spec)
     forward_passes = plain * before_noise + noisy * (rows_seen(steps) - before_noise)
-    return Plan(steps, forward_passes, math.ceil(steps / steps_per_epoch) * eval_rows + spec.data.heldout_samples)
+    evaluations = math.ceil(steps / steps_per_epoch) if spec.data.evaluate == "epochs" else 1
+    return Plan(steps, forward_passes, evaluations * eval_rows + spec.data.heldout_samples + spec.data.tuning_samples)
 
 
 def _count_rows(data: DataSpec) -> tuple[int, int]:
@@ -75,7 +76,8 @@ def _count_rows(data: DataSpec) -> tuple[int, int]:
         loaded = load_task(data)
         rows = len(loaded.train), sum(map(len, loaded.evals.values()))
     splits = 2 if data.task == "mnli" else 1
-    train = rows[0] - data.heldout_samples if data.train_samples is None else data.train_samples
+    kept_apart = data.heldout_samples + data.tuning_samples
+    train = rows[0] - kept_apart if data.train_samples is None else data.train_samples
     return train, rows[1] if data.eval_samples is None else data.eval_samples * splits
 
 
@@ -189,7 +191,7 @@ def mean_tokens(spec: RunSpec) -> float:
 
 
 def _sample_of(spec: RunSpec) -> Prepared:
-    data = replace(spec.data, train_samples=None, eval_samples=None, heldout_samples=0, data_seed=0)
+    data = all_rows(spec.data)
     return _sample(data, spec.encoder.model)
 
 
@@ -201,7 +203,7 @@ def _sample(data: DataSpec, model: str) -> Prepared:
     quiet_transformers()
     tokenizer, loaded = load_tokenizer(model), load_task(data)
     sample = loaded.train.take(np.random.default_rng(0).permutation(len(loaded.train))[:SAMPLE_ROWS])
-    return Prepared(loaded.task, tokenizer, tokenise(sample, tokenizer, data.max_length), {}, None, {}, {})
+    return Prepared(loaded.task, tokenizer, tokenise(sample, tokenizer, data.max_length), {}, {}, {}, {})
 
 
 def _measure(spec: RunSpec) -> Speed:

@@ -11,6 +11,7 @@ the lock of another host counts until its file has not been touched for `STALE_S
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import os
@@ -19,12 +20,13 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from scala_lab.config import DataSpec, RunSpec
+from scala_lab.data.sources import all_rows
 from scala_lab.errors import UserError
 from scala_lab.files import nan_to_null, write_json, write_text
 from scala_lab.sweep.cells import Cell, Measurement, WorkItem, key_of, runs_alone
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 RUNS_FILE, MEASUREMENTS_FILE = "runs.jsonl", "measurements.jsonl"
 RUN_FIELDS = (
     *("id", "name", "status", "error", "spec", "metrics", "best", "noise_start", "learning_rate"),
-    *("steps", "steps_done", "samples", "parameters", "counts", "timing", "environment"),
+    *("losses", "steps", "steps_done", "samples", "parameters", "counts", "timing", "environment"),
 )
 """Entries of a run's record that go into `runs.jsonl`."""
 
@@ -81,19 +83,26 @@ def _read_lines(file: Path) -> dict[str, dict[str, Any]]:
 
 
 def run_record(result: RunResult) -> dict[str, Any]:
-    """Return what a report keeps of a run: parts of its record, and the evaluation after each epoch.
+    """Return what a report keeps of a run: parts of its record, evaluations after epochs, and which rows were right.
 
-    The command line is left out: the spec says what was run, and a published report should show nobody's paths.
+    The latter is one bit a row in base64, by split, without the rows that settings are chosen or fitted on. The command
+    line is left out: the spec says what was run, and a published report should show nobody's paths.
     """
     record = {name: result.record[name] for name in RUN_FIELDS if name in result.record}
     if "environment" in record:
         record["environment"] = {name: value for name, value in record["environment"].items() if name != "command"}
+    from scala_lab.training.run_dir import packed_correct
+
     log = result.folder / "metrics.jsonl"
     steps = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.is_file() else []
     columns = ("epoch", "loss", "divergence")
     record["epochs"] = [
         {**{name: step.get(name) for name in columns}, **step["eval"]} for step in steps if "eval" in step
     ]
+    packed = packed_correct(result.folder)
+    record["correct"] = {
+        split: base64.b64encode(bits).decode() for split, bits in packed.items() if split not in ("train", "tuning")
+    }
     return record
 
 
@@ -267,8 +276,7 @@ def check_same_inputs(store: RunStore, items: Iterable[WorkItem]) -> None:
     fingerprint = cache(_fingerprint)
     for spec in (item for item in items if isinstance(item, RunSpec)):
         record = store.record(spec) or {"fingerprints": {}}
-        rows = replace(spec.data, train_samples=None, eval_samples=None, heldout_samples=0, data_seed=0)
-        for name, source in (("data", rows), ("model", spec.encoder.model)):
+        for name, source in (("data", all_rows(spec.data)), ("model", spec.encoder.model)):
             before, current = record["fingerprints"].get(name), fingerprint(source)
             if None not in (before, current) and before != current:
                 raise UserError(f"{store.run_folder(spec)} holds this run on another {name}: use a new store")

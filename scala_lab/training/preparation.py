@@ -46,7 +46,7 @@ class Prepared:
     tokenizer: PreTrainedTokenizerBase
     train: TokenSplit
     evals: Mapping[str, TokenSplit]
-    heldout: TokenSplit | None
+    kept_apart: Mapping[str, TokenSplit]  # train rows to evaluate on at the end: `tuning` and `heldout`
     fingerprints: dict[str, str]  # hashes of the contents of the data and the model
     skipped_rows: dict[str, int]  # malformed rows, by file
     admissions: dict[tuple[str, float | None], Admission] = field(default_factory=dict, compare=False)
@@ -55,7 +55,7 @@ class Prepared:
     @property
     def splits(self) -> dict[str, TokenSplit]:
         """All rows by split."""
-        return {"train": self.train, **self.evals, **({"heldout": self.heldout} if self.heldout else {})}
+        return {"train": self.train, **self.evals, **self.kept_apart}
 
 
 def prepare(spec: RunSpec) -> Prepared:
@@ -77,7 +77,8 @@ def _load_data(data: DataSpec, model: str) -> Prepared:
     train = tokenise(loaded.train, tokenizer, data.max_length)
     evals = {name: tokenise(rows, tokenizer, data.max_length) for name, rows in loaded.evals.items()}
     _check_tokens(train, chosen.train, "train")
-    _check_tokens(train, chosen.heldout, "train")
+    for rows in chosen.kept_apart.values():
+        _check_tokens(train, rows, "train")
     for name, split in evals.items():
         _check_tokens(split, chosen.evals[name], name)
     return Prepared(
@@ -85,7 +86,7 @@ def _load_data(data: DataSpec, model: str) -> Prepared:
         tokenizer=tokenizer,
         train=train.take(chosen.train),
         evals={name: split.take(chosen.evals[name]) for name, split in evals.items()},
-        heldout=train.take(chosen.heldout) if len(chosen.heldout) else None,
+        kept_apart={name: train.take(rows) for name, rows in chosen.kept_apart.items()},
         fingerprints={"data": data_fingerprint(loaded), "model": model_fingerprint(location)},
         skipped_rows=dict(loaded.skipped),
     )

@@ -1,7 +1,7 @@
 """The folder of a run: one process writes to it, and it is consistent at any moment, even after kill -9.
 
-`run.json` is the record, `metrics.jsonl` has a line per step, `checkpoint/` is the trained model, `state/` what an
-interrupted run resumes from.
+`run.json` is the record, `metrics.jsonl` has a line per step, `predictions.npz` the final prediction of every evaluated
+row, `checkpoint/` is the trained model, `state/` what an interrupted run resumes from.
 """
 
 from __future__ import annotations
@@ -9,24 +9,32 @@ from __future__ import annotations
 import copy
 import fcntl
 import importlib.util
+import io
 import json
 import math
 import os
 import shutil
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from scala_lab.config import RunSpec, differences
 from scala_lab.errors import UserError
-from scala_lab.files import nan_to_null, new_folder, write_json
+from scala_lab.files import nan_to_null, new_folder, write_bytes, write_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+PREDICTIONS = "predictions.npz"
+WRITTEN = ("run.json", PREDICTIONS, "checkpoint")
 
 
 @dataclass(frozen=True)
@@ -140,7 +148,7 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise FolderInUse(f"another process is training in {folder}") from None
-        for partial in (*folder.glob(".run.json.*"), *folder.glob(".checkpoint.*")):  # what a killed run was writing
+        for partial in chain(*(folder.glob(f".{name}.*") for name in WRITTEN)):  # what a killed run was writing
             shutil.rmtree(partial) if partial.is_dir() else partial.unlink()
         yield
 
@@ -230,6 +238,27 @@ def save_checkpoint(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedT
     with new_folder(folder) as temporary:
         model.save_pretrained(temporary, safe_serialization=True)
         tokenizer.save_pretrained(temporary)
+
+
+def save_predictions(file: Path, predictions: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+    """Write the final prediction of every row: arrays `<split>/class` and `<split>/correct`, or `<split>/score`."""
+    arrays = {f"{split}/{name}": array for split, kept in predictions.items() for name, array in kept.items()}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    write_bytes(file, buffer.getvalue())
+
+
+def packed_correct(folder: Path) -> dict[str, bytes]:
+    """Return which rows a run predicted right, by split, one bit a row as `np.packbits`; empty for regression."""
+    file = folder / PREDICTIONS
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            names = [name for name in arrays if name.endswith("/correct")]
+            return {name.removesuffix("/correct"): arrays[name].tobytes() for name in names}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise UserError(f"{file} is damaged ({error})") from None
 
 
 def save_state(

@@ -36,6 +36,7 @@ from scala_lab.training.precision import matrix_products
 from scala_lab.training.preparation import Prepared, load_model, prepare
 from scala_lab.training.progress import RunBar
 from scala_lab.training.run_dir import (
+    PREDICTIONS,
     RunResult,
     RunWriter,
     check_folder,
@@ -44,6 +45,7 @@ from scala_lab.training.run_dir import (
     read_run,
     record_failure,
     save_checkpoint,
+    save_predictions,
     written_at,
 )
 from scala_lab.training.trainer import Training
@@ -186,6 +188,7 @@ def _run(training: Training, folder: Path, options: RunOptions) -> RunResult:
         return RunResult(folder, {"status": status, "metrics": {}})
     if finite:
         save_checkpoint(folder / "checkpoint", training.model, prepared.tokenizer)
+        save_predictions(folder / PREDICTIONS, training.predictions)
     writer.update(status=status, **_final_record(training))
     shutil.rmtree(folder / "state", ignore_errors=True)
     return RunResult(folder, writer.record)
@@ -201,11 +204,7 @@ def _first_record(spec: RunSpec, prepared: Prepared) -> dict[str, Any]:
         "outputs": prepared.task.outputs,
         "steps": planned_steps(spec, len(prepared.train)),
         "steps_done": 0,
-        "samples": {
-            "train": len(prepared.train),
-            "heldout": len(prepared.heldout) if prepared.heldout else 0,
-            **{name: len(split) for name, split in prepared.evals.items()},
-        },
+        "samples": {name: len(split) for name, split in prepared.splits.items()},
         "skipped_rows": prepared.skipped_rows,
         "metrics": {},
         "environment": describe_environment(),
@@ -224,6 +223,7 @@ def _final_record(training: Training) -> dict[str, Any]:
         **({} if training.why_diverged is None else {"error": training.why_diverged}),
         "steps_done": progress.steps_done,
         "metrics": progress.metrics,
+        "losses": training.losses,
         "best": progress.best,
         "noise_start": progress.noise_start,
         "counts": counts,

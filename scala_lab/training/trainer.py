@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from scala_lab.batches import BatchPlan, part_cost
 from scala_lab.clock import Clock
 from scala_lab.config import RunSpec, planned_steps
-from scala_lab.data.tasks import compute_metrics
+from scala_lab.data.tasks import chance_loss, compute_metrics, mean_loss, row_predictions
 from scala_lab.data.tokens import Padding, TokenSplit, collate, cut_by_length
 from scala_lab.errors import UserError
 from scala_lab.methods.base import STATISTICS, MicroBatch, StepContext, build_step
@@ -36,6 +36,9 @@ from scala_lab.training.precision import AUTOCAST, LossScale
 from scala_lab.training.preparation import Prepared, load_model
 from scala_lab.training.progress import RunBar
 from scala_lab.training.run_dir import RunWriter, latest_state, load_state, save_state
+
+FIT_ROWS = 2048
+"""Maximum number of training rows on which the final loss, without dropout and noise, shows how well the model fits."""
 
 
 @dataclass
@@ -86,6 +89,8 @@ class Training:
         self.settling = Settling.over(self.plan.steps_per_epoch) if spec.recipe.delay_rule == "settled" else None
         self.clock = Clock(world.device.type)
         self.progress = Progress()
+        self.losses: dict[str, float] = {"chance": chance_loss(prepared.task, prepared.train.labels)}  # at the end
+        self.predictions: dict[str, dict[str, np.ndarray]] = {}  # of every row, by split, at the end
         self.why_diverged: str | None = None
 
     def run(self, writer: RunWriter | None, bar: RunBar, save_every: float) -> bool:
@@ -96,7 +101,8 @@ class Training:
             line = self._train_step(step)
             finite = self._stayed_finite(line)
             last = step + 1 == self.steps
-            if finite and (last or (step + 1) % self.plan.steps_per_epoch == 0):
+            every_epoch = self.spec.data.evaluate == "epochs" and (step + 1) % self.plan.steps_per_epoch == 0
+            if finite and (last or every_epoch):
                 self._evaluate_epoch(line)
             if writer is not None:
                 writer.log(line)
@@ -106,8 +112,8 @@ class Training:
             if writer is not None and time.monotonic() - saved_at >= save_every and not last:
                 self._save(writer)
                 saved_at = time.monotonic()
-        if self.data.heldout is not None:
-            self.progress.metrics |= self._evaluate({"heldout": self.data.heldout})
+        self.progress.metrics |= self._evaluate(self.data.kept_apart)
+        self._evaluate({"train": self.data.train.take(np.arange(min(len(self.data.train), FIT_ROWS)))})
         for name, metrics in self.progress.metrics.items():
             if not all(map(math.isfinite, metrics.values())):
                 self.why_diverged = f"the metrics on {name} are not finite after step {self.steps}"
@@ -219,6 +225,8 @@ class Training:
             logits = predict_split(self.encoder, split, micro_batch, padding, self.world)
             if logits is not None:
                 metrics[name] = compute_metrics(self.data.task, logits, split.labels)
+                self.predictions[name] = row_predictions(self.data.task, logits, split.labels)
+                self.losses[name] = mean_loss(self.data.task, logits, split.labels)
         self.progress.evaluation_seconds += time.perf_counter() - started
         return metrics
 

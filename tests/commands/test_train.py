@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from scala_lab.cli import main
@@ -14,6 +15,7 @@ from tests.command_line import flags, interrupted_after, snapshot, strict_json, 
 from tests.tiny import write_rows
 
 STEPS = 9
+FILES = [".lock", "checkpoint", "metrics.jsonl", "predictions.npz", "run.json"]
 
 
 @pytest.fixture
@@ -33,13 +35,16 @@ def lines(out: str = "out") -> list[dict]:
 
 
 def test_run_folder_holds_what_it_promises(run, capfd):
-    assert run(heldout_samples=8, seed=3) == 0
+    assert run(heldout_samples=8, tuning_samples=4, seed=3) == 0
     found = record()
     assert found["status"] == "finished"
     assert found["spec"]["batches"] == {"batch_size": 16, "micro_batch": 8}
     assert found["spec"]["seed"] == 3
-    assert found["samples"] == {"train": 40, "heldout": 8, "dev": 48}
-    assert set(found["metrics"]) == {"dev", "heldout"}
+    assert found["samples"] == {"train": 36, "heldout": 8, "tuning": 4, "dev": 48}
+    assert set(found["metrics"]) == {"dev", "heldout", "tuning"}
+    assert set(found["losses"]) == {"chance", "train", *found["metrics"]}
+    right = np.unpackbits(np.load("out/predictions.npz")["heldout/correct"], count=8)
+    assert right.mean() == found["metrics"]["heldout"]["accuracy"]
     assert 0 <= found["metrics"]["dev"]["accuracy"] <= 1
     assert found["best"]["metrics"]["dev"]["accuracy"] >= found["metrics"]["dev"]["accuracy"]
     assert found["steps"] == found["steps_done"] == STEPS
@@ -52,7 +57,7 @@ def test_run_folder_holds_what_it_promises(run, capfd):
     assert [line["step"] for line in lines()] == list(range(1, STEPS + 1))
     assert [line["step"] for line in lines() if "eval" in line] == [3, 6, 9], "evaluated after every epoch"
     assert not Path("out/state").exists()
-    assert sorted(path.name for path in Path("out").iterdir()) == [".lock", "checkpoint", "metrics.jsonl", "run.json"]
+    assert sorted(path.name for path in Path("out").iterdir()) == FILES
 
 
 def test_results_go_to_stdout_and_progress_to_stderr(run, capfd):
@@ -131,7 +136,7 @@ def test_half_written_files_of_a_killed_run_are_cleared_away(run):
     Path("out/.checkpoint.abc").mkdir()
     Path("out/.checkpoint.abc/model.safetensors").write_text("half")
     assert main(["train", "--out", "out", "--resume", "--no-tensorboard"]) == 0
-    assert sorted(path.name for path in Path("out").iterdir()) == [".lock", "checkpoint", "metrics.jsonl", "run.json"]
+    assert sorted(path.name for path in Path("out").iterdir()) == FILES
 
 
 def test_flags_override_the_config_file(run, tmp_path):

@@ -48,7 +48,7 @@ def select(**options):
 def test_all_rows_by_default():
     selection = select()
     assert sorted(selection.train) == list(range(100))
-    assert len(selection.heldout) == 0
+    assert not selection.kept_apart
     assert {name: list(index) for name, index in selection.evals.items()} == {
         "dev": list(range(40)),
         "other": list(range(30)),
@@ -61,13 +61,31 @@ def test_a_smaller_train_set_begins_a_larger_one():
     assert large.train[:10].tolist() == small.train.tolist()
 
 
-def test_heldout_rows_are_disjoint_and_do_not_depend_on_the_train_size():
-    chosen = [select(train_samples=count, heldout_samples=20) for count in (5, 80, None)]
-    assert len(chosen[2].train) == 80
+def test_rows_kept_apart_are_disjoint_and_do_not_depend_on_the_train_size():
+    chosen = [select(train_samples=count, heldout_samples=20, tuning_samples=10) for count in (5, 70, None)]
+    assert len(chosen[2].train) == 70
     for selection in chosen:
-        assert selection.heldout.tolist() == chosen[0].heldout.tolist()
-        assert not set(selection.heldout) & set(selection.train)
-    assert len(set(chosen[0].heldout)) == 20
+        heldout, tuning = selection.kept_apart["heldout"], selection.kept_apart["tuning"]
+        assert heldout.tolist() == chosen[0].kept_apart["heldout"].tolist()
+        assert tuning.tolist() == chosen[0].kept_apart["tuning"].tolist()
+        assert len({*selection.train, *heldout, *tuning}) == len(selection.train) + 30
+
+
+def test_phrases_of_training_rows_are_not_kept_apart():
+    """Rows of SST-2 are phrases of sentences: one that stands in a training row is not new to the model."""
+    texts = [f"{index} a very good film" for index in range(40)] + ["very good", "good film"] * 5
+    texts += [f"{part} film {index}" for part in ("goo", "good") for index in range(10)]
+    data = TaskData(TASKS["sst2"], Rows(texts, None, np.zeros(len(texts), np.int64)), {})
+    selection = select_rows(data, DataSpec(train_samples=30, heldout_samples=15, tuning_samples=5))
+    trained = [f" {texts[row]} " for row in selection.train]
+    for rows_apart in selection.kept_apart.values():
+        assert not [row for row in rows_apart if any(f" {texts[row]} " in longer for longer in trained)]
+    assert {texts[row] for rows_apart in selection.kept_apart.values() for row in rows_apart} & {
+        "goo film 1",
+        "good film 2",
+    }
+    with pytest.raises(UserError, match="train rows beside the training rows that do not stand in one of them"):
+        select_rows(data, DataSpec(train_samples=30, heldout_samples=40))
 
 
 def test_the_data_seed_decides():

@@ -44,7 +44,8 @@ def test_steps_are_the_papers(task, small, large):
         {"method": "two-draws", "delay": 0.5},
         {"method": "rdrop"},
         {"train_samples": 21, "epochs": 3},
-        {"heldout_samples": 8},
+        {"heldout_samples": 8, "tuning_samples": 4},
+        {"evaluate": "end"},
     ],
     ids=str,
 )
@@ -56,7 +57,7 @@ def test_plan_is_what_the_run_then_does(inputs, tmp_path, changes):
     if "max_steps" not in changes:  # the record counts whole batches then
         assert work.forward_passes == forward_passes(run_record(result)) * result.record["samples"]["train"]
     evaluated = sum(1 for line in run_record(result)["epochs"]) * result.record["samples"]["dev"]
-    assert work.evaluations == evaluated + result.record["samples"]["heldout"]
+    assert work.evaluations == evaluated + sum(result.record["samples"].get(name, 0) for name in ("heldout", "tuning"))
 
 
 def test_published_rows_are_those_of_the_generator():
