@@ -80,10 +80,8 @@ def test_phrases_of_training_rows_are_not_kept_apart():
     trained = [f" {texts[row]} " for row in selection.train]
     for rows_apart in selection.kept_apart.values():
         assert not [row for row in rows_apart if any(f" {texts[row]} " in longer for longer in trained)]
-    assert {texts[row] for rows_apart in selection.kept_apart.values() for row in rows_apart} & {
-        "goo film 1",
-        "good film 2",
-    }
+    kept = [texts[row] for rows_apart in selection.kept_apart.values() for row in rows_apart]
+    assert any(text.startswith("goo") for text in kept), "other phrases stay"
     with pytest.raises(UserError, match="train rows beside the training rows that do not stand in one of them"):
         select_rows(data, DataSpec(train_samples=30, heldout_samples=40))
 
