@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from scala_lab.study.gates import Gate
-from scala_lab.study.statistics import FACTOR, LEVEL, MAX_SEEDS, Estimate, unit_text
+from scala_lab.study.statistics import FACTOR, MAX_SEEDS, Estimate, unit_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -483,7 +483,8 @@ def _open(part: Part) -> str:
         found += f": partly inside of the claimed range, {_range(part)}"
     detectable, seeds = part.estimate.detectable(), part.seeds_needed
     if detectable is not None:
-        found += f"; {part.estimate.n} seeds would show an effect of {_number(part, detectable).lstrip('+')}"
+        effect_size = _number(part, detectable).lstrip("+")
+        found += f"; with {part.estimate.n} seeds, four of five studies would find an effect of {effect_size}"
     if seeds is not None:
         found += f"; about {seeds} seeds would decide it" if seeds <= MAX_SEEDS else "; 1,000 seeds would not decide it"
     return found
