@@ -36,8 +36,8 @@ from scala_lab.study.verdicts import (
 )
 
 ROWS = 20_000
-CHANGED = 0.04  # share of answers that differ between two arms
-ACTIVE = 0.2  # share of rows that an arm can answer otherwise than the reference
+STEADY, VARYING = 0.01, 0.03  # shares of answers that differ between two arms: with every seed alike, or by chance
+ACTIVE = 0.2  # share of rows whose answers can vary
 BRANCH, OTHER, LOG_RATIO = 0.3, 0.75, 0.3  # standard deviations between seeds: points, points, logarithms
 SIZES = (32, 512, 2048)
 CLAIM = Claim("made up", "", "", "", "", "")
@@ -60,27 +60,26 @@ class Rule:
 def answers(rng: np.random.Generator, arms: Mapping[str, tuple[float, float]], seeds: int, rows: int = ROWS) -> Frame:
     """Make up runs of a reference and of arms that differ from it, given each arm's difference and its SD over seeds.
 
-    An arm can change the answers on rows of its own. On these, a row leans to one side for all seeds, a seed for all
-    rows, and the rest is chance. The deviation between seeds includes that chance.
+    On some rows an arm differs from the reference with every seed, up or down; on others by chance, where a seed leans
+    to one side. The deviation between seeds includes that chance.
     """
-    reference = rng.random(rows) < 0.9
-    right = np.repeat(reference[None, :], seeds, axis=0)
-    blocks = np.split(rng.permutation(rows)[: int(len(arms) * ACTIVE * rows)], len(arms))
-    changes = {}
-    for (arm, (difference, deviation)), block in zip(arms.items(), blocks, strict=True):
-        between = np.sqrt(max(0.0, deviation**2 - 100**2 * CHANGED / rows))
-        by_seed = difference + between * rng.normal(size=(seeds, 1))
-        up = 0.5 + by_seed / (200 * CHANGED) + rng.choice([-0.1, 0.1], size=len(block))
-        changed = rng.random((seeds, len(block))) < CHANGED / ACTIVE
-        change = np.where(changed, np.where(rng.random(up.shape) < up, 1, -1), 0)
-        right[:, block] = change <= 0
-        changes[arm] = (block, change)
-    runs = [("reference", seed, right[seed].astype(np.uint8)) for seed in range(seeds)]
-    for arm, (block, change) in changes.items():
-        for seed in range(seeds):
-            correct = right[seed].astype(np.int8)
-            correct[block] += change[seed].astype(np.int8)
-            runs.append((arm, seed, correct.astype(np.uint8)))
+    right = np.repeat((rng.random((1, rows), dtype=np.float32) < 0.9).astype(np.uint8), seeds, axis=0)
+    active, own = round(ACTIVE * rows), {}
+    for place, (arm, (difference, deviation)) in enumerate(arms.items()):
+        block = slice(place * active, (place + 1) * active)
+        between = np.sqrt(max(0.0, deviation**2 - 100**2 * VARYING / rows))
+        up = 0.5 + (difference + between * rng.normal(size=(seeds, 1))) / (200 * VARYING)
+        draw = rng.random((seeds, active), dtype=np.float32) / np.float32(VARYING / (ACTIVE - STEADY))
+        changed, raised = draw < 1, draw < up
+        steady = rng.random(active, dtype=np.float32) / np.float32(STEADY / ACTIVE)
+        changed[:, steady < 1], raised[:, steady < 1], raised[:, steady < 0.5] = True, False, True
+        right[:, block] = ~raised
+        own[arm] = (block, ~changed | raised)
+    by_arm = {"reference": right}
+    for arm, (block, correct) in own.items():
+        by_arm[arm] = right.copy()
+        by_arm[arm][:, block] = correct
+    runs = [(arm, seed, table[seed]) for arm, table in by_arm.items() for seed in range(seeds)]
     return Frame(
         {
             "task": "made up",
@@ -131,8 +130,8 @@ def ratios(frame: Frame, level: float) -> ClaimRecord:
 
 
 def slope(frame: Frame, level: float) -> ClaimRecord:
-    """Accuracy falls by 0.3 points per doubling of the batch (as C4)."""
-    return record(CLAIM, [effect("slope per doubling", slope_per_doubling(frame, level=level), -0.3)])
+    """Accuracy falls by 0.2 points per doubling of the batch (as C4)."""
+    return record(CLAIM, [effect("slope per doubling", slope_per_doubling(frame, level=level), -0.2)])
 
 
 def make_effect(rng: np.random.Generator, truth: Truth, seeds: int) -> Frame:
@@ -223,10 +222,10 @@ RULES = (
         slope,
         make_slope,
         {
-            "paper's, -0.3": ({"slope": -0.3}, SIZE),
-            "half of it": ({"slope": -0.15}, SIZE),
+            "paper's, -0.2": ({"slope": -0.2}, SIZE),
+            "half of it": ({"slope": -0.1}, SIZE),
             "none": ({"slope": 0.0}, SIGN),
-            "reversed": ({"slope": 0.3}, SUPPORTED),
+            "reversed": ({"slope": 0.2}, SUPPORTED),
         },
     ),
 )

@@ -324,44 +324,35 @@ def _row_variance(runs: _Runs) -> tuple[float, float, int, str]:
     """Return the variance by the choice of rows, that of one changed answer per run, the rows, and a note."""
     frame = runs.frame
     task_of = frame["task"].tolist() if "task" in frame.columns else [""] * len(frame)
-    answers = frame["correct"].tolist() if "correct" in frame.columns else None
-    known = frame["rows"].tolist() if "rows" in frame.columns else None
-    by_task: dict[Any, list[list[tuple[int, float]]]] = {}
-    for seed in runs.seeds:
-        of_seed: dict[Any, list[tuple[int, float]]] = {}
-        for row, weight in runs.of_seed(seed):
-            of_seed.setdefault(task_of[row], []).append((row, weight))
-        for task, members in of_seed.items():
-            by_task.setdefault(task, []).append(members)
+    answers: list[Any] = frame["correct"].tolist() if "correct" in frame.columns else [None] * len(frame)
+    counts = frame["rows"].tolist() if "rows" in frame.columns else [0] * len(frame)
+    weights: dict[Any, list[tuple[int, int, float]]] = {}  # by task: seed's place, run's row in the frame, its weight
+    for place, seed in enumerate(runs.seeds):
+        for run, weight in runs.of_seed(seed):
+            weights.setdefault(task_of[run], []).append((place, run, weight))
 
     variance, tied, total, not_means = 0.0, 0.0, 0, []
-    for task, seeds in by_task.items():
-        used = [row for members in seeds for row, _ in members]
-        kept = answers is not None and all(isinstance(answers[row], np.ndarray) for row in used)
-        if kept and answers is not None:
-            lengths = {len(answers[row]) for row in used}
+    for task, members in weights.items():
+        used = [run for _, run, _ in members]
+        if all(isinstance(answers[run], np.ndarray) for run in used):
+            lengths = {len(answers[run]) for run in used}
             if len(lengths) > 1:
                 raise ValueError(f"runs on {task} have answers on {sorted(lengths)} rows: they must share their rows")
             size = lengths.pop()
-            if all(abs(100 * answers[row].mean() - runs.values[row]) < 1e-3 for row in used):
-                variance += _crossed_variance(np.array([_sum(answers, members) for members in seeds]))
+            table = np.array([answers[run] for run in used], dtype=float)  # runs x rows
+            if np.abs(100 * table.mean(axis=1) - runs.values[used]).max() < 1e-3:
+                by_seed = np.zeros((len(runs.seeds), len(used)))
+                for column, (place, _, weight) in enumerate(members):
+                    by_seed[place, column] = 100 * weight
+                variance += _crossed_variance(by_seed @ table)
             else:
                 not_means.append(str(task))
         else:
-            sizes = [known[row] for row in used] if known is not None else [0]
-            size = int(min((each if each == each and each else 0) for each in sizes))
+            size = int(min(counts[run] if counts[run] and counts[run] == counts[run] else 0 for run in used))
         total += size
-        tied += sum((100 * weight / size) ** 2 for _, weight in seeds[0]) if size else 0.0
+        tied += sum((100 * weight / size) ** 2 for place, _, weight in members if place == 0) if size else 0.0
     note = f"rows of {', '.join(not_means)} are not sampled: the score is no mean over rows" if not_means else ""
     return variance, tied, total, note
-
-
-def _sum(answers: Sequence[NDArray[Any]], members: Sequence[tuple[int, float]]) -> NDArray[np.float64]:
-    """Return the contrast of one seed on every row of a task, in points."""
-    result = np.zeros(len(answers[members[0][0]]))
-    for row, weight in members:
-        result += (100 * weight) * answers[row]
-    return result
 
 
 def _crossed_variance(table: NDArray[np.float64]) -> float:
@@ -369,11 +360,10 @@ def _crossed_variance(table: NDArray[np.float64]) -> float:
     seeds, rows = table.shape
     if seeds < 2 or rows < 2:
         return 0.0
-    mean = table.mean()
-    of_rows = seeds * float(np.sum((table.mean(axis=0) - mean) ** 2))
-    of_seeds = rows * float(np.sum((table.mean(axis=1) - mean) ** 2))
-    total = float(np.sum((table - mean) ** 2))
-    residual = (total - of_rows - of_seeds) / ((seeds - 1) * (rows - 1))
+    table = table - table.mean()
+    by_row, by_seed = table.mean(axis=0), table.mean(axis=1)
+    of_rows, of_seeds = seeds * float(by_row @ by_row), rows * float(by_seed @ by_seed)
+    residual = (float(np.vdot(table, table)) - of_rows - of_seeds) / ((seeds - 1) * (rows - 1))
     return max(0.0, (of_rows / (rows - 1) - residual) / (seeds * rows))
 
 
