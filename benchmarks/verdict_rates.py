@@ -80,16 +80,13 @@ def answers(rng: np.random.Generator, arms: Mapping[str, tuple[float, float]], s
         by_arm[arm] = right.copy()
         by_arm[arm][:, block] = correct
     runs = [(arm, seed, table[seed]) for arm, table in by_arm.items() for seed in range(seeds)]
-    return Frame(
-        {
-            "task": "made up",
-            "method": [arm for arm, _, _ in runs],
-            "seed": [seed for _, seed, _ in runs],
-            "score": [100 * float(correct.mean()) for _, _, correct in runs],
-            "correct": [correct for _, _, correct in runs],
-            "rows": rows,
-        }
-    )
+    columns = {
+        "method": [arm for arm, _, _ in runs],
+        "seed": [seed for _, seed, _ in runs],
+        "score": [100 * float(correct.mean()) for _, _, correct in runs],
+        "correct": [correct for _, _, correct in runs],
+    }
+    return Frame(columns).astype({"method": object}).assign(rows=rows)
 
 
 def one_effect(frame: Frame, level: float) -> ClaimRecord:
@@ -260,16 +257,21 @@ class Options:
     """Studies per rule, truth and number of seeds."""
     seeds: tuple[int, ...] = (2, 4, 8)
     """Seeds of a study."""
+    looks: bool = True
+    """Also with looks at a growing number of seeds."""
+    rules: tuple[str, ...] = tuple(rule.name for rule in RULES)
+    """Rules to try."""
 
 
 def main(options: Options) -> None:
     """Print a line per rule, truth and number of seeds, in percent."""
     heads = ("supported", "no effect", "reversed", "undecided", "wrong")
     print(f"{'rule':<12} {'truth':<23} {'seeds':>8} " + " ".join(f"{head:>9}" for head in heads))
-    for rule in RULES:
+    for rule in (rule for rule in RULES if rule.name in options.rules):
         for name, (truth, wrong) in rule.truths.items():
             found = {str(seeds): rates(rule, truth, seeds, options.studies) for seeds in options.seeds}
-            found["looks"] = rates_by_looks(rule, truth, options.studies)
+            if options.looks:
+                found["looks"] = rates_by_looks(rule, truth, options.studies)
             for seeds, shares in found.items():
                 print(f"{rule.name:<12} {name:<23} {seeds:>8} " + _line(shares, wrong), flush=True)
 

@@ -299,8 +299,8 @@ def holm(ratios: Sequence[float]) -> list[bool]:
     that any true hypothesis is rejected is at most the level.
 
     Example:
-        >>> holm([0.3, 0.6, 0.5])
-        [True, False, True]
+        >>> holm([0.3, 0.6, 0.7])
+        [True, False, False]
         >>> holm([0.4, 0.6, 0.5])
         [False, False, False]
     """
@@ -433,7 +433,9 @@ def sensitivity(rule: Rule, frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def _number(part: Part, value: float) -> str:
-    sign = "+" if part.estimate.unit == "points" and value else ""
+    if value == 0:
+        return "0"
+    sign = "+" if part.estimate.unit == "points" else ""
     return f"{value:{sign}.3g}{unit_text(part.estimate.unit)}"
 
 
