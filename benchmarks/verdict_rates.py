@@ -147,6 +147,11 @@ def make_equivalence(rng: np.random.Generator, truth: Truth, seeds: int) -> Fram
     return answers(rng, {"FreeLB": (truth["FreeLB"], OTHER)}, seeds)
 
 
+def make_equal_branches(rng: np.random.Generator, truth: Truth, seeds: int) -> Frame:
+    """Make up the same with a trunk that both share."""
+    return answers(rng, {"FreeLB": (truth["FreeLB"], BRANCH)}, seeds)
+
+
 def make_ratios(rng: np.random.Generator, truth: Truth, seeds: int) -> Frame:
     """Make up top eigenvalues and deviations of a small and a large batch."""
     frame = Frame({"task": "made up", "method": ["small", "large"] * seeds, "seed": np.repeat(range(seeds), 2)})
@@ -196,6 +201,16 @@ RULES = (
         "equivalence",
         equivalence,
         make_equivalence,
+        {
+            "equal": ({"FreeLB": 0.0}, ("reversed",)),
+            "at the margin": ({"FreeLB": EQUAL}, SIGN),
+            "twice the margin": ({"FreeLB": 2 * EQUAL}, SUPPORTED),
+        },
+    ),
+    Rule(
+        "branches",
+        equivalence,
+        make_equal_branches,
         {
             "equal": ({"FreeLB": 0.0}, ("reversed",)),
             "at the margin": ({"FreeLB": EQUAL}, SIGN),

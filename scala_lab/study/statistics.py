@@ -339,12 +339,11 @@ def _row_variance(runs: _Runs) -> tuple[float, float, int, str]:
             if len(lengths) > 1:
                 raise ValueError(f"runs on {task} have answers on {sorted(lengths)} rows: they must share their rows")
             size = lengths.pop()
-            table = np.array([answers[run] for run in used], dtype=float)  # runs x rows
-            if np.abs(100 * table.mean(axis=1) - runs.values[used]).max() < 1e-3:
-                by_seed = np.zeros((len(runs.seeds), len(used)))
-                for column, (place, _, weight) in enumerate(members):
-                    by_seed[place, column] = 100 * weight
-                variance += _crossed_variance(by_seed @ table)
+            if all(abs(100 * float(np.mean(answers[run])) - runs.values[run]) < 1e-3 for run in used):
+                table = np.zeros((len(runs.seeds), size))  # seeds x rows, in points
+                for place, run, weight in members:
+                    table[place] += answers[run] * np.float64(100 * weight)
+                variance += _crossed_variance(table)
             else:
                 not_means.append(str(task))
         else:
@@ -356,11 +355,11 @@ def _row_variance(runs: _Runs) -> tuple[float, float, int, str]:
 
 
 def _crossed_variance(table: NDArray[np.float64]) -> float:
-    """Return (MS_row - MS_residual) / (S R), not below 0, of a table of S seeds by R rows."""
+    """Return (MS_row - MS_residual) / (S R), not below 0, of a table of S seeds by R rows; centres the table."""
     seeds, rows = table.shape
     if seeds < 2 or rows < 2:
         return 0.0
-    table = table - table.mean()
+    table -= table.mean()
     by_row, by_seed = table.mean(axis=0), table.mean(axis=1)
     of_rows, of_seeds = seeds * float(by_row @ by_row), rows * float(by_seed @ by_seed)
     residual = (float(np.vdot(table, table)) - of_rows - of_seeds) / ((seeds - 1) * (rows - 1))
@@ -432,7 +431,10 @@ def _power(df: float, noncentrality: float, level: float) -> float:
     """Return the probability that a two-sided t test at a level rejects in the direction of the effect."""
     from scipy.special import nctdtr
 
-    return 1 - float(nctdtr(df, noncentrality, _t_quantile(df, (1 + level) / 2)))
+    critical = _t_quantile(df, (1 + level) / 2)
+    if noncentrality > 10 * critical + 40:  # certain, and out of nctdtr's reach
+        return 1.0
+    return 1 - float(nctdtr(df, noncentrality, critical))
 
 
 @lru_cache(maxsize=4096)

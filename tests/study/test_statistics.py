@@ -186,6 +186,7 @@ def test_seeds_cannot_replace_rows():
     few_rows = Estimate(0.0, 4, se=0.25, df=5, sd=0.3, se_rows=0.2)
     assert few_rows.seeds_needed(0.5) > MAX_SEEDS
     assert few_rows.seeds_needed(1.0) < 10
+    assert few_rows.seeds_needed(1e9) == few_rows.seeds_needed(math.inf) == 2
     assert Estimate(1.0, 4, se=0.15, df=3, sd=0.3, unit="x").seeds_needed(1.0) > MAX_SEEDS
 
 
