@@ -1,30 +1,74 @@
-"""Claims of the paper, and the rules by which paired measurements decide them: no verdict is typed in.
+"""Claims of the paper, and the rules by which measurements decide them: no verdict is typed in.
 
-A rule, such as `c10` in studies/large_batch_methods.py, gets one row per run at its method's best rate with columns
-of `frame_of`: model, task, seed, method, score (percent) and, where cost is judged, forward_passes and train_seconds.
-It returns `record(claim, parts)`. A part is an estimate whose interval is compared with a threshold by `above`, `below`
-or `within`. `difference`, `ratio` and `mean_slope` compare runs that share model, task and seed.
+A rule, such as `c10` in studies/large_batch_methods.py, gets a frame of runs and returns `record(claim, parts, gates)`.
+A part is an estimate that one kind of statement is tested on:
+
+- `effect`: there is a difference, or a factor, of the paper's sign;
+- `equivalent`, `no_worse`: two methods are equal, or one is not worse, up to a margin;
+- `within`, `at_most`: a cost or an exponent lies in a range, a value below a bound.
+
+Outcomes of a claim:
+
+- supported: every part is;
+- reversed: some part is significantly the opposite of what is claimed;
+- no effect of the claimed size: some effect is significantly smaller than half of the paper's;
+- undecided: the runs allow several of these. The record says what could have been found and how many seeds it takes;
+- not testable here: a gate fails (see scala_lab/study/gates.py), or nothing was measured.
+
+An interval at level 1 - 2a decides its part with one-sided tests at level a. Requiring every part needs no correction
+(an intersection-union test: whichever part is false is supported with probability at most a). One part of several is
+enough to contradict a claim, so these tests are corrected by Holm's procedure. A wrong verdict thus has a probability
+of about 2a, 5% at the usual level; benchmarks/verdict_rates.py measures it with made-up runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-import numpy as np
-
-from scala_lab.study.statistics import Estimate, mean_interval, paired_columns, paired_difference, paired_ratio
+from scala_lab.study.gates import Gate
+from scala_lab.study.statistics import FACTOR, MAX_SEEDS, Estimate, unit_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Verdict = Literal["reproduced", "contradicted", "inconclusive", "not run"]
+Verdict = Literal["supported", "no effect of the claimed size", "reversed", "undecided", "not testable here"]
+
+NO_EFFECT: Verdict = "no effect of the claimed size"
+NOT_TESTABLE: Verdict = "not testable here"
+
+EQUAL = 0.4
+"""Points of accuracy within which two methods count as equal: half of the 0.8 that the paper claims for its method."""
+
+SAME_RATIO = 1.25
+"""Factor within which two costs, or two divergences, count as the same."""
+
+SLACK = 1.25
+"""Factor by which a measured cost may lie outside of the paper's range: other machines weigh passes differently."""
+
+LOOKS: Mapping[int, float] = {4: 0.995, 6: 0.99, 8: 0.96}
+"""Levels of the intervals where results are looked at after 4, 6 and 8 seeds, and open arms get more seeds.
+
+An effect of 0 is found at any of the three looks in 4.8% of studies; with 0.95 at the last it would be 5.7%.
+"""
+
+
+def level_for(seeds: int, looks: Mapping[int, float] = LOOKS) -> float:
+    """Return the level of the latest look that a number of seeds has reached; before the first look, the first's.
+
+    Example:
+        >>> [level_for(seeds) for seeds in (3, 4, 7, 12)]
+        [0.995, 0.995, 0.99, 0.96]
+    """
+    reached = [look for look in looks if look <= seeds]
+    return looks[max(reached) if reached else min(looks)]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says, and how it is judged."""
+    """What the paper says."""
 
     id: str  # C1, C2, ...
     source: str  # figure, table or section of the paper
@@ -36,16 +80,236 @@ class Claim:
 
 @dataclass(frozen=True)
 class Part:
-    """One measurable part of a claim with its own verdict."""
+    """One statement of a claim with the estimate that it is tested on."""
 
     statement: str
     estimate: Estimate
-    verdict: Verdict
+    low: float  # the claimed range; an effect's ends at 0, or at 1 for a factor
+    high: float
+    kind: Literal["effect", "range"] = "range"
+    paper: float | None = None  # the paper's value
+    smallest: float | None = None  # the smallest effect of interest, with its sign
+    margin: float | None = None  # within which things count as equal
+    contextual: bool = False  # shown, but without a say in the claim's verdict
+    gated: bool = True  # whether the claim's gates apply; not to times and counts of passes
+
+    @property
+    def alpha(self) -> float:
+        """Level of the one-sided tests that the interval stands for."""
+        return (1 - self.estimate.level) / 2
+
+    @property
+    def p_supported(self) -> float:
+        """p-value of the test that the value lies in the claimed range (two one-sided tests for one with two ends)."""
+        strict = self.kind == "effect"
+        return max(self.estimate.p_above(self.low, strict=strict), self.estimate.p_below(self.high, strict=strict))
+
+    @property
+    def p_reversed(self) -> float:
+        """p-value of the test that it lies outside of it, on one side."""
+        return min(self.estimate.p_below(self.low), self.estimate.p_above(self.high))
+
+    @property
+    def p_no_effect(self) -> float:
+        """p-value of the test that the effect is smaller than the smallest of interest; 1 for other kinds."""
+        if self.smallest is None:
+            return 1.0
+        rises = self.high == math.inf
+        return self.estimate.p_below(self.smallest) if rises else self.estimate.p_above(self.smallest)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on this part alone, by its own interval."""
+        if not math.isfinite(self.estimate.value):
+            return NOT_TESTABLE
+        if self.p_reversed <= self.alpha:
+            return "reversed"
+        if self.p_no_effect <= self.alpha:
+            return NO_EFFECT
+        return "supported" if self.p_supported <= self.alpha else "undecided"
 
     @property
     def interval(self) -> list[float] | None:
         """The ends of the estimate's interval, where it has one."""
         return [self.estimate.low, self.estimate.high] if self.estimate.decided else None
+
+    @property
+    def paper_inside(self) -> bool | None:
+        """Whether the interval contains the paper's value; None without an interval or a value."""
+        if self.paper is None or not self.estimate.decided:
+            return None
+        return self.estimate.low <= self.paper <= self.estimate.high
+
+    @property
+    def null(self) -> float:
+        """The value of no effect."""
+        return 1.0 if self.estimate.unit == FACTOR else 0.0
+
+    @property
+    def seeds_needed(self) -> int | None:
+        """Seeds that would decide this part in four of five studies, at the present standard deviations.
+
+        An effect must be told from 0 if it is the smallest of interest; a value in a range must be told from the
+        range's nearer end, at 0 where the paper's value is unknown. Both of two one-sided tests must succeed at once,
+        so each needs a power of 90%.
+        """
+        position, ends = self.estimate.position, (self.low, self.high)
+        if self.smallest is not None:
+            return self.estimate.seeds_needed(self.smallest)
+        expected = self.paper if self.paper is not None else self.null if self.margin is not None else math.nan
+        if not self.low < expected < self.high:
+            expected = self.estimate.value
+        if not math.isfinite(expected):
+            return None
+        distances = [abs(position(expected) - position(end)) for end in ends]
+        both = all(math.isfinite(distance) for distance in distances)
+        return self.estimate.seeds_needed(self.estimate.natural(min(distances)), power=0.9 if both else 0.8)
+
+    def to_dict(self, verdict: Verdict) -> dict[str, Any]:
+        """Return the part as an entry of claims.json, with the verdict that it has under the claim's gates."""
+        estimate = self.estimate
+        seeds = self.seeds_needed
+        return {
+            "statement": self.statement,
+            "kind": self.kind,
+            "value": _finite(estimate.value),
+            "interval": None if self.interval is None else [_finite(end) for end in self.interval],
+            "level": estimate.level,
+            "claimed": [_finite(self.low), _finite(self.high)],
+            "paper": _finite(self.paper),
+            "paper_inside": self.paper_inside,
+            "smallest": _finite(self.smallest),
+            "margin": _finite(self.margin),
+            "n": estimate.n,
+            "sd": _finite(estimate.sd),
+            "rows": estimate.rows,
+            "unit": estimate.unit,
+            "detectable": _finite(estimate.detectable()),
+            "seeds_needed": f"more than {MAX_SEEDS:,}" if seeds is not None and seeds > MAX_SEEDS else seeds,
+            "contextual": self.contextual,
+            "note": estimate.note or None,
+            "verdict": verdict,
+        }
+
+
+def effect(
+    statement: str,
+    estimate: Estimate,
+    paper: float | None,
+    smallest: float | None = None,
+    *,
+    scale: float = 1.0,
+    contextual: bool = False,
+    gated: bool = True,
+) -> Part:
+    """State that a difference, or a factor, has the sign of the paper's.
+
+    The smallest effect of interest is half of the paper's, on the log scale for a factor. It must be given, with its
+    sign, where the paper has no number. Supported if the interval excludes 0 on the claimed side and does not lie
+    wholly below the smallest effect; no effect of the claimed size if it does; reversed if it lies on the other side
+    of 0. `scale` multiplies the smallest effect.
+
+    Raises:
+        ValueError: The claimed sign is unknown.
+    """
+    position, natural = estimate.position, estimate.natural
+    null = natural(0.0)
+    if smallest is None:
+        smallest = natural(position(paper) / 2) if paper is not None else null
+    if smallest == null or not math.isfinite(smallest) or (estimate.unit == FACTOR and smallest <= 0):
+        raise ValueError(f"{statement}: an effect needs the paper's value, or the smallest effect with its sign")
+    low, high = (null, math.inf) if smallest > null else (natural(-math.inf), null)
+    smallest = natural(position(smallest) * scale)
+    return Part(statement, estimate, low, high, "effect", paper, smallest, contextual=contextual, gated=gated)
+
+
+def equivalent(
+    statement: str,
+    estimate: Estimate,
+    margin: float,
+    *,
+    paper: float | None = None,
+    scale: float = 1.0,
+    contextual: bool = False,
+    gated: bool = True,
+) -> Part:
+    """State that two things are equal: within the margin on either side of 0, or within a factor of it.
+
+    Supported if the whole interval is (two one-sided tests), reversed if none of it is. `scale` multiplies the margin.
+    """
+    distance = abs(estimate.position(margin)) * scale
+    low, high, margin = (estimate.natural(end) for end in (-distance, distance, distance))
+    return Part(statement, estimate, low, high, paper=paper, margin=margin, contextual=contextual, gated=gated)
+
+
+def no_worse(
+    statement: str,
+    estimate: Estimate,
+    margin: float,
+    *,
+    paper: float | None = None,
+    scale: float = 1.0,
+    contextual: bool = False,
+    gated: bool = True,
+) -> Part:
+    """State that a difference, where more is better, is not below minus the margin (non-inferiority)."""
+    distance = abs(estimate.position(margin)) * scale
+    low, margin = estimate.natural(-distance), estimate.natural(distance)
+    return Part(statement, estimate, low, math.inf, paper=paper, margin=margin, contextual=contextual, gated=gated)
+
+
+def within(
+    statement: str,
+    estimate: Estimate,
+    low: float,
+    high: float,
+    *,
+    paper: float | None = None,
+    scale: float = 1.0,
+    contextual: bool = False,
+    gated: bool = True,
+) -> Part:
+    """State that a value lies in a range, an end of which may be infinite; `scale` stretches it about its middle."""
+    start, end = estimate.position(low), estimate.position(high)
+    if math.isfinite(start) and math.isfinite(end):
+        middle, half = (start + end) / 2, (end - start) / 2 * scale
+        low, high = (low, high) if scale == 1 else (estimate.natural(middle - half), estimate.natural(middle + half))
+    return Part(statement, estimate, low, high, paper=paper, contextual=contextual, gated=gated)
+
+
+def at_most(
+    statement: str,
+    estimate: Estimate,
+    bound: float,
+    *,
+    paper: float | None = None,
+    contextual: bool = False,
+    gated: bool = True,
+) -> Part:
+    """State that a value does not exceed a bound: supported if the whole interval is below, reversed if above."""
+    return within(
+        statement, estimate, estimate.natural(-math.inf), bound, paper=paper, contextual=contextual, gated=gated
+    )
+
+
+def holm(ratios: Sequence[float]) -> list[bool]:
+    """Return which tests Holm's procedure rejects, from each one's p-value over its level.
+
+    The smallest ratio is compared with 1 / m, the next with 1 / (m - 1), and so on, until one is larger. The chance
+    that any true hypothesis is rejected is at most the level.
+
+    Example:
+        >>> holm([0.3, 0.6, 0.7])
+        [True, False, False]
+        >>> holm([0.4, 0.6, 0.5])
+        [False, False, False]
+    """
+    rejected = [False] * len(ratios)
+    for left, index in zip(range(len(ratios), 0, -1), sorted(range(len(ratios)), key=ratios.__getitem__), strict=True):
+        if ratios[index] * left > 1:
+            break
+        rejected[index] = True
+    return rejected
 
 
 @dataclass(frozen=True)
@@ -54,114 +318,179 @@ class ClaimRecord:
 
     claim: Claim
     parts: tuple[Part, ...]
+    gates: tuple[Gate, ...] = ()
+    sensitivity: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def deciding(self) -> list[Part]:
+        """The parts that have a say."""
+        return [part for part in self.parts if not part.contextual]
+
+    @property
+    def failed(self) -> list[Gate]:
+        """The gates that fail."""
+        return [gate for gate in self.gates if not gate.passed]
+
+    def contradicting(self, verdict: Verdict) -> list[Part]:
+        """Return the deciding parts that are reversed, or show no effect, after Holm's correction."""
+        if verdict == "reversed":
+            parts, values = self.deciding, [part.p_reversed for part in self.deciding]
+        else:
+            parts = [part for part in self.deciding if part.smallest is not None]
+            values = [part.p_no_effect for part in parts]
+        stands = holm([value / part.alpha for part, value in zip(parts, values, strict=True)])
+        return [part for part, rejected in zip(parts, stands, strict=True) if rejected]
 
     @property
     def verdict(self) -> Verdict:
-        """Reproduced if every part is, contradicted if any part is, not run without parts, else inconclusive."""
-        verdicts = {part.verdict for part in self.parts}
-        if not verdicts or verdicts == {"not run"}:
-            return "not run"
-        if "contradicted" in verdicts:
-            return "contradicted"
-        return "reproduced" if verdicts == {"reproduced"} else "inconclusive"
+        """The claim's verdict, as the module's description has it."""
+        deciding = self.deciding
+        if self.failed or not deciding or any(part.verdict == NOT_TESTABLE for part in deciding):
+            return NOT_TESTABLE
+        if all(part.verdict == "supported" for part in deciding):
+            return "supported"
+        if self.contradicting("reversed"):
+            return "reversed"
+        return NO_EFFECT if self.contradicting(NO_EFFECT) else "undecided"
+
+    def verdict_of(self, part: Part) -> Verdict:
+        """Return a part's own verdict, which the claim's gates can forbid."""
+        return NOT_TESTABLE if self.failed and part.gated else part.verdict
+
+    @property
+    def why(self) -> str:
+        """Why the verdict is what it is, in plain words."""
+        verdict, deciding = self.verdict, self.deciding
+        if self.failed:
+            reasons = "; ".join(f"{gate.name} ({gate.detail})" for gate in self.failed)
+            remedies = "; ".join(dict.fromkeys(gate.remedy for gate in self.failed if gate.remedy))
+            return f"Failed: {reasons}. It would take {remedies}."
+        if verdict == NOT_TESTABLE:
+            lost = "; ".join(part.statement for part in deciding if part.verdict == NOT_TESTABLE)
+            return f"Not measured: {lost}." if lost else "Nothing was measured."
+        if verdict == "supported":
+            reasons = "; ".join(_reason(part, "supported") for part in deciding)
+        elif verdict == "undecided":
+            reasons = "; ".join(_open(part) for part in deciding if part.verdict != "supported")
+        else:
+            reasons = "; ".join(_reason(part, verdict) for part in self.contradicting(verdict))
+        notes = "; ".join(dict.fromkeys(part.estimate.note for part in deciding if part.estimate.note))
+        return f"{reasons}.{f' Note: {notes}.' if notes else ''}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of claims.json; its interval is that of the first part with the claim's verdict."""
-        claim = asdict(self.claim)
-        rule = claim.pop("rule")
+        verdict = self.verdict
+        shown = [part for part in self.deciding if part.verdict == verdict] or self.deciding
+        interval = next((part.interval for part in shown if part.interval is not None), None)
         return {
-            **claim,
+            "id": self.claim.id,
+            "source": self.claim.source,
+            "study": self.claim.study,
+            "statement": self.claim.statement,
+            "paper": self.claim.paper,
             "measured": "; ".join(f"{part.statement}: {part.estimate}" for part in self.parts) or None,
-            "interval": next((part.interval for part in self.parts if part.verdict == self.verdict), None),
-            "rule": rule,
-            "verdict": self.verdict,
-            "parts": [
-                {
-                    "statement": part.statement,
-                    "value": part.estimate.value,
-                    "interval": part.interval,
-                    "effect_size": part.estimate.effect_size,
-                    "n": part.estimate.n,
-                    "unit": part.estimate.unit,
-                    "verdict": part.verdict,
-                }
-                for part in self.parts
-            ],
+            "interval": None if interval is None else [_finite(end) for end in interval],
+            "rule": self.claim.rule,
+            "verdict": verdict,
+            "why": self.why,
+            "gates": [gate.to_dict() for gate in self.gates],
+            "parts": [part.to_dict(self.verdict_of(part)) for part in self.parts],
+            "sensitivity": dict(self.sensitivity) or None,
         }
 
 
-def record(claim: Claim, parts: Sequence[Part]) -> ClaimRecord:
-    """Return the claim with its judged parts."""
-    return ClaimRecord(claim, tuple(parts))
+def record(claim: Claim, parts: Sequence[Part], gates: Sequence[Gate] = ()) -> ClaimRecord:
+    """Return the claim with its parts and gates."""
+    return ClaimRecord(claim, tuple(parts), tuple(gates))
 
 
-def above(statement: str, estimate: Estimate, threshold: float = 0.0) -> Part:
-    """Judge that a value lies above a threshold: reproduced if its whole interval does, contradicted if none does."""
-    return Part(statement, estimate, _decide(estimate, estimate.low > threshold, estimate.high < threshold))
+class Rule(Protocol):
+    """Judges a claim by a frame of runs; `scale` multiplies its margins and smallest effects."""
+
+    def __call__(self, frame: pd.DataFrame, scale: float = 1.0) -> ClaimRecord:
+        """Return the claim's record."""
 
 
-def below(statement: str, estimate: Estimate, threshold: float = 0.0) -> Part:
-    """Judge that a value lies below a threshold."""
-    return Part(statement, estimate, _decide(estimate, estimate.high < threshold, estimate.low > threshold))
+def judge(rule: Rule, frame: pd.DataFrame) -> ClaimRecord:
+    """Return the rule's record with its sensitivity."""
+    return replace(rule(frame), sensitivity=sensitivity(rule, frame))
 
 
-def within(statement: str, estimate: Estimate, low: float, high: float) -> Part:
-    """Judge that a value lies in a range: reproduced if the interval is inside, contradicted if wholly outside."""
-    inside = low <= estimate.low and estimate.high <= high
-    outside = estimate.high < low or estimate.low > high
-    return Part(statement, estimate, _decide(estimate, inside, outside))
+def sensitivity(rule: Rule, frame: pd.DataFrame) -> dict[str, Any]:
+    """Return the verdicts without each seed, without each task, and with margins halved and doubled.
+
+    `same` of `of` such verdicts equal the verdict of the whole frame.
+    """
+    result: dict[str, Any] = {}
+    for name, column in (("without_seed", "seed"), ("without_task", "task")):
+        values = sorted(frame[column].dropna().unique().tolist(), key=str) if column in frame.columns else []
+        left_out = values if len(values) > 1 else []
+        result[name] = {str(value): rule(frame[frame[column] != value]).verdict for value in left_out}
+    result["margins"] = {f"{scale:g}": rule(frame, scale=scale).verdict for scale in (0.5, 2.0)}
+    verdict = rule(frame).verdict
+    verdicts = [each for group in list(result.values()) for each in group.values()]
+    return {**result, "same": sum(each == verdict for each in verdicts), "of": len(verdicts)}
 
 
-def _decide(estimate: Estimate, holds: bool, fails: bool) -> Verdict:
-    if estimate.n == 0:
-        return "not run"
-    if not estimate.decided:
-        return "inconclusive"
-    return "reproduced" if holds else "contradicted" if fails else "inconclusive"
+def _number(part: Part, value: float) -> str:
+    if value == 0:
+        return "0"
+    sign = "+" if part.estimate.unit == "points" else ""
+    return f"{value:{sign}.3g}{unit_text(part.estimate.unit)}"
 
 
-EQUAL = 0.5
-"""Points of accuracy within which two methods count as equal: below the 0.8 that the paper claims for its method."""
-
-SAME_RATIO = (0.8, 1.25)
-"""Range of the ratio of two costs, or of two divergences, that count as the same."""
-
-SLACK = 1.25
-"""Factor by which a measured cost may lie outside of the paper's range: other machines weigh passes differently."""
-
-PAIRED_BY = ("model", "task", "seed")
-"""What the two runs of a pair share; columns that a frame lacks are left out."""
+def _range(part: Part) -> str:
+    if not math.isfinite(part.low) or (part.estimate.unit == FACTOR and part.low == 0):
+        return f"at most {_number(part, part.high)}"
+    if not math.isfinite(part.high):
+        return f"at least {_number(part, part.low)}"
+    return f"{_number(part, part.low)} to {_number(part, part.high)}"
 
 
-def pair_keys(frame: pd.DataFrame, paired_by: Sequence[str] = PAIRED_BY) -> list[str]:
-    """Return the columns that identify a pair, as far as the frame has them."""
-    return [name for name in paired_by if name in frame.columns]
+def _reason(part: Part, verdict: Verdict) -> str:
+    """Say why a part has a verdict."""
+    found = f"{part.statement} is {part.estimate}"
+    interval = f"its {100 * part.estimate.level:g}% interval"
+    if part.smallest is not None:
+        side, below = ("above", "below") if part.high == math.inf else ("below", "above")
+        half = " (half of the paper's)" if part.paper is not None and _is_half(part) else ""
+        paper = ""
+        if verdict == "supported" and part.paper is not None:
+            paper = f", and {'contains' if part.paper_inside else 'excludes'} the paper's {_number(part, part.paper)}"
+        if verdict == NO_EFFECT:
+            return f"{found}: {interval} lies {below} {_number(part, part.smallest)}{half}"
+        lies = side if verdict == "supported" else below
+        return f"{found}: {interval} lies {lies} {_number(part, part.null)}{paper}"
+    where = "inside" if verdict == "supported" else "outside"
+    return f"{found}: {interval} lies {where} of the claimed range, {_range(part)}"
 
 
-def difference(
-    frame: pd.DataFrame, left: object, right: object, *, column: str = "method", paired_by: Sequence[str] = PAIRED_BY
-) -> Estimate:
-    """Return the mean of left's score - right's over pairs, in points; `column` tells the two sides apart."""
-    keys = pair_keys(frame, paired_by)
-    sides = paired_columns(frame[[*keys, column, "score"]], "score", column, left, right)
-    return paired_difference(sides["left"], sides["right"])
+def _is_half(part: Part) -> bool:
+    if part.paper is None or part.smallest is None:
+        return False
+    position = part.estimate.position
+    return math.isclose(2 * position(part.smallest), position(part.paper), rel_tol=1e-9)
 
 
-def ratio(frame: pd.DataFrame, left: str, right: str, *, value: str) -> Estimate:
-    """Return the geometric mean over pairs of one method's value over another's."""
-    sides = paired_columns(frame[[*pair_keys(frame), "method", value]], value, "method", left, right)
-    return paired_ratio(sides["left"], sides["right"])
+def _open(part: Part) -> str:
+    """Say what an undecided part leaves open, and what would decide it."""
+    found = f"{part.statement} is {part.estimate}"
+    if not part.estimate.decided:
+        return f"{found}: one seed gives no interval"
+    if part.verdict != "undecided":
+        return f"{_reason(part, part.verdict)}, but not after the correction for several parts"
+    if part.smallest is not None:
+        found += f": neither {_number(part, part.null)} nor {_number(part, part.smallest)} is excluded"
+    else:
+        found += f": partly inside of the claimed range, {_range(part)}"
+    detectable, seeds = part.estimate.detectable(), part.seeds_needed
+    if detectable is not None:
+        effect_size = _number(part, detectable).lstrip("+")
+        found += f"; with {part.estimate.n} seeds, four of five studies would find an effect of {effect_size}"
+    if seeds is not None:
+        found += f"; about {seeds} seeds would decide it" if seeds <= MAX_SEEDS else "; 1,000 seeds would not decide it"
+    return found
 
 
-def mean_slope(frame: pd.DataFrame, x: str, y: str = "score", unit: str = "points") -> Estimate:
-    """Return the mean over pairs of the slope of a least-squares line, unaffected by levels that differ by task."""
-    pairs = [rows for _, rows in frame.dropna(subset=[x, y]).groupby(pair_keys(frame)) if rows[x].nunique() > 1]
-    return mean_interval([float(np.polyfit(rows[x], rows[y], 1)[0]) for rows in pairs], unit)
-
-
-def cost_parts(frame: pd.DataFrame, method: str, limits: tuple[float, float]) -> list[Part]:
-    """Judge that a method's cost over ScaLA's lies within limits, in forward passes and in seconds."""
-    return [
-        within(f"{unit} of {method} over ScaLA", ratio(frame, method, "ScaLA", value=value), *limits)
-        for unit, value in (("forward passes", "forward_passes"), ("seconds", "train_seconds"))
-    ]
+def _finite(value: float | None) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) else None
