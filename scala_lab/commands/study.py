@@ -16,6 +16,7 @@ from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
 from scala_lab.study.api import Study, all_studies, find_study, place_in_paper
 from scala_lab.study.profiles import find_profile
+from scala_lab.study.tuning import Choices
 from scala_lab.sweep.cells import Cell
 from scala_lab.sweep.local import LocalPool
 from scala_lab.sweep.slurm import SlurmCluster, SlurmOptions
@@ -38,6 +39,10 @@ class SweepOptions:
     """Where runs and measurements are kept. What is there is not trained again."""
     data_dir: Path | None = None
     """laptop and paper: folder in the classic GLUE layout; without it GLUE comes from the hub."""
+    seeds: tuple[int, ...] = ()
+    """Seeds in place of the profile's; the trials that tune settings keep theirs."""
+    tasks: tuple[str, ...] = ()
+    """Tasks in place of the profile's."""
     model: str | None = None
     """An encoder in place of the profile's: a hub name or a folder."""
     executor: Literal["local", "slurm"] = "local"
@@ -98,7 +103,14 @@ def sweep_studies(studies: Mapping[str, Study], options: SweepOptions, command: 
     _check_options(studies, options)
     manifest = _manifest(studies, options, command)
     profile, store = manifest.load_profile(), RunStore(options.store)
-    cells = {study.name: study.cells(profile) for study in studies.values()}
+
+    def declare() -> tuple[dict[str, list[Cell]], Choices]:
+        """Ask the studies for their cells, with settings as far as they are tuned, and the trials that tune them."""
+        choices = Choices(store.record)
+        named = {study.name: study.cells(profile.with_choices(choices)) for study in studies.values()}
+        return {"tuning": [Cell(spec) for spec in choices.trials.values()], **named}, choices
+
+    cells, choices = declare()
     if options.dry_run:
         _print_plan(cells, store, options.processes)
         return 0
@@ -107,6 +119,9 @@ def sweep_studies(studies: Mapping[str, Study], options: SweepOptions, command: 
     if present is not None:
         others = [reference for reference in present.studies if reference not in studies]
         manifest = replace(manifest, studies=_in_page_order([*studies, *others]))
+    while choices.pending:
+        _train([Cell(spec) for spec in choices.pending.values()], store, options)
+        cells, choices = declare()
     records = _train(list(chain(*cells.values())), store, options)
     failed = [record["status"] for record in (*records.runs.values(), *records.measurements.values())].count("failed")
     if present is not None:
@@ -143,12 +158,16 @@ def _manifest(studies: Mapping[str, Study], options: SweepOptions, command: Sequ
     arguments = ["scala-lab", *command, "--profile", options.profile]
     for flag, value in (("--out", options.out), ("--data-dir", options.data_dir), ("--model", options.model)):
         arguments += [flag, str(value)] if value is not None else []
+    for flag, values in (("--seeds", options.seeds), ("--tasks", options.tasks)):
+        arguments += [flag, *map(str, values)] if values else []
     return Manifest(
         profile=options.profile,
         data_dir=str(options.data_dir) if options.data_dir is not None else None,
         model=options.model,
         model_is_folder=options.model is not None and Path(options.model).expanduser().is_dir(),
         device=RunSpec().resolved().machine.device,
+        seeds=options.seeds,
+        tasks=options.tasks,
         studies=_in_page_order(studies),
         command=shlex.join(arguments),
     )

@@ -146,12 +146,13 @@ def mean_loss(task: Task, logits: np.ndarray, labels: np.ndarray) -> float:
     return float(-np.mean(log_p[np.arange(len(labels)), labels]))
 
 
-def chance_loss(task: Task, labels: np.ndarray) -> float:
-    """Return the loss of the best constant prediction: entropy of the class frequencies, or variance of the scores."""
+def chance(task: Task, labels: np.ndarray) -> dict[str, float]:
+    """Return loss and headline score of the best constant prediction: class frequencies, or the mean of the scores."""
     if task.regression:
-        return float(np.var(labels))
+        return {"loss": float(np.var(labels)), "score": 0.0}
     shares = np.bincount(labels) / len(labels)
-    return float(-np.sum(shares[shares > 0] * np.log(shares[shares > 0])))
+    entropy = -np.sum(shares[shares > 0] * np.log(shares[shares > 0]))
+    return {"loss": float(entropy), "score": float(shares.max()) if task.metrics[0] == "accuracy" else 0.0}
 
 
 def row_predictions(task: Task, logits: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:

@@ -20,6 +20,7 @@ from scala_lab.report.figures.style import figure_files
 from scala_lab.report.tables import Column, columns_of, csv_text, latex_text, markdown_text
 from scala_lab.study.api import Drawing, Study, Tabulation, find_study, frame_of
 from scala_lab.study.profiles import Profile, find_profile
+from scala_lab.study.tuning import Choices
 from scala_lab.sweep.store import Records, unique_items
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class Manifest:
     model: str | None = None  # as given on the command line
     model_is_folder: bool = False  # whether it was one when the runs were trained
     device: str = "cpu"  # what `auto` resolved to when the runs were trained, part of their ids
+    seeds: tuple[int, ...] = ()  # in place of the profile's, if given
+    tasks: tuple[str, ...] = ()  # in place of the profile's, if given
     studies: tuple[str, ...] = ()  # references of the studies (see `find_study`), in the order of the page
     command: str = ""  # the last that added to the report
 
@@ -47,7 +50,8 @@ class Manifest:
         file = folder / MANIFEST_FILE
         try:
             values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-            return cls(**{**values, "studies": tuple(values["studies"])})
+            lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+            return cls(**{**values, **lists})
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -55,7 +59,7 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Write `report.json`."""
-        write_json(folder / MANIFEST_FILE, {**asdict(self), "studies": list(self.studies)})
+        write_json(folder / MANIFEST_FILE, asdict(self))
 
     def load_profile(self) -> Profile:
         """Load the profile with the data, model and device of the report.
@@ -66,6 +70,7 @@ class Manifest:
         if model is not None and self.model_is_folder and not Path(model).expanduser().is_dir():
             model = Path(model).name
         profile = find_profile(self.profile).with_data(Path(self.data_dir) if self.data_dir else None, model)
+        profile = profile.restricted(self.seeds, self.tasks)
         return replace(profile, settings={"device": self.device, **profile.settings})
 
 
@@ -111,12 +116,14 @@ def read_chapter(reference: str, profile: Profile, records: Records) -> Chapter:
     try:
         study = find_study(reference)
         chapter = Chapter(reference, study)
+        choices = Choices(lambda spec: records.runs.get(spec.run_id))
+        profile = profile.with_choices(choices)
         cells = study.cells(profile)
         if not cells:
             return chapter
         frame = frame_of(cells, records)
         statuses = frame.drop_duplicates("id")["status"].value_counts().to_dict()
-        chapter = replace(chapter, ids=frozenset(unique_items(cells)), statuses=statuses)
+        chapter = replace(chapter, ids=frozenset({*unique_items(cells), *choices.trials}), statuses=statuses)
         if not chapter.ran:
             return chapter
         findings = study.analyse(profile, frame)

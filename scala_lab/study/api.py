@@ -7,6 +7,7 @@ addressed by the hash of their spec, so a run that six studies need is trained o
 
 from __future__ import annotations
 
+import base64
 import importlib
 import importlib.util
 import math
@@ -19,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError, nearest
@@ -170,7 +173,7 @@ def _load_file(file: Path) -> ModuleType:
 
 NUMBERS = (
     *("score", "f1", "best_score", "best_epoch", "steps", "workers", "train_seconds", "samples_per_second"),
-    *("forward_passes", "divergence", "noise_start"),
+    *("forward_passes", "divergence", "noise_start", "train_loss", "chance_loss", "chance_score", "rows"),
 )
 """Columns of a run's row that are nan unless it finished."""
 
@@ -179,7 +182,9 @@ def frame_of(cells: Sequence[Cell], records: Records) -> DataFrame:
     """Return one row per cell: its labels, then what was measured. It is all that an analysis sees.
 
     Every row has `id` and `status` (finished, diverged, failed, running or missing). Rows of runs have `score` (the
-    task's first metric on its first evaluation split, in percent; nan unless finished), one column per metric
+    task's first metric in percent, nan unless finished, on `score_split`: held-out rows, else the first evaluation
+    split, with `rows` rows), `correct` (which of these rows are right, None if unknown), `train_loss` (at the end,
+    without dropout and noise), `chance_loss` and `chance_score` (of a constant prediction), one column per metric
     (`dev_accuracy`, in percent), `f1` (of that split, in percent, where the task has it), `best_score`, `best_epoch`,
     `rate` (the peak learning rate), `steps`, `workers`, `train_seconds`, `samples_per_second`, `forward_passes` (over
     the training rows, a backward counted as two), `divergence` (mean r over the last step), `noise_start` (in epochs;
@@ -209,11 +214,20 @@ def _run_columns(record: Mapping[str, Any] | None) -> dict[str, Any]:
     metrics, timing = record["metrics"], record["timing"]
     percents = {f"{split}_{name}": 100 * value for split, values in metrics.items() for name, value in values.items()}
     first_split, first_metric = next((split, name) for split, values in metrics.items() for name in values)
+    score_split = "heldout" if "heldout" in metrics else first_split
     best = record.get("best") or {"epoch": math.nan, "metrics": metrics}
+    rows, packed = record["samples"][score_split], record.get("correct", {}).get(score_split)
+    chance = record.get("chance", {})
     return {
-        "score": percents[f"{first_split}_{first_metric}"],
+        "score": percents[f"{score_split}_{first_metric}"],
+        "score_split": score_split,
+        "rows": rows,
+        "correct": None if packed is None else _unpacked(packed, rows),
+        "train_loss": record.get("losses", {}).get("train", math.nan),
+        "chance_loss": chance.get("loss", math.nan),
+        "chance_score": 100 * chance.get("score", math.nan),
         **percents,
-        "f1": percents.get(f"{first_split}_f1", math.nan),
+        "f1": percents.get(f"{score_split}_f1", math.nan),
         "best_score": 100 * best["metrics"][first_split][first_metric],
         "best_epoch": best["epoch"],
         "rate": record["learning_rate"],
@@ -226,6 +240,10 @@ def _run_columns(record: Mapping[str, Any] | None) -> dict[str, Any]:
         "noise_start": _nan_if_none(record.get("noise_start")),
         "epochs": record["epochs"],
     }
+
+
+def _unpacked(packed: str, rows: int) -> np.ndarray:
+    return np.unpackbits(np.frombuffer(base64.b64decode(packed), np.uint8), count=rows)
 
 
 def _nan_if_none(value: float | None) -> float:

@@ -6,12 +6,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from scala_lab.config import RunSpec
-from scala_lab.errors import UserError, nearest
-from scala_lab.methods.recipes import find_recipe
+from scala_lab.study.statistics import LEVEL
+from scala_lab.study.tuning import Choice, Choices, rounded
+from scala_lab.study.verdicts import level_for
+
+PLAIN_RECIPES = {"adamw": "plain", "lamb": "lamb", "ngd": "ngd"}
+"""The recipe without noise of each optimizer: its runs tune the rate that all methods of the optimizer train with."""
 
 
 @dataclass(frozen=True)
@@ -26,30 +29,35 @@ class CurvaturePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Which models, tasks, batch sizes, rates and seeds the studies run with; defaults are those for GLUE."""
+    """Which models, tasks, batch sizes, grids and seeds the studies run with."""
 
     name: str  # as in `--profile NAME`
     summary: str  # one line: for whom, and what it needs
+    demonstration: str = ""  # what its figures say on their face, where nothing in them is to be quoted
     models: tuple[str, ...]  # values of `--model`; single-model studies use the first
-    tasks: tuple[str, str, str, str] = ("mnli", "qnli", "qqp", "sst2")  # of the paper's tables, in its order
-    pair: tuple[str, str] = ("mnli", "sst2")  # the two of them that the paper's figures show
+    tasks: tuple[str, ...]  # of the tables
+    pair: tuple[str, ...]  # those of them that the figures and side studies show
     small_batch: int = 32  # of the small-batch baseline
-    large_batch: int = 1024  # of the large-batch tables
-    batch_sizes: tuple[int, ...]  # rows of the heat map of batch size against rate
-    small_rates: tuple[float, ...]  # rates tried with adamw at the small batch size
-    large_rates: Mapping[str, tuple[float, ...]]  # rates tried at the large batch size, by optimizer; of one length
-    heat_rates: tuple[float, ...] = (1e-4, 3e-4, 5e-4, 7e-4, 9e-4, 1e-3, 3e-3)  # columns of the heat map
-    scale_rates: bool  # whether `rates` moves the large grid by the square-root rule for other batch sizes
+    large_batch: int  # of the large-batch tables
+    batch_sizes: tuple[int, ...]  # of the heat map and of accuracy over batch sizes, the small one first
+    start_rates: Mapping[str, float]  # centre of the first grid of rates at the large batch size, by optimizer
+    start_radii: Mapping[
+        str, float
+    ]  # centre of the first grid of a method's own radius, by the setting's name (`omega rho`: both)
+    grid_points: int  # trials of a first grid, the same for every method
     seeds: tuple[int, ...]  # paired over methods
-    side_seeds: tuple[int, ...]  # those of them that studies beside the main tables run with
-    side_points: int  # how many rates, about the middle of the grid, those studies try
+    tuning_seed: int = 100  # of all trials
+    looks: bool = False  # whether results are looked at after 4, 6 and 8 seeds, at the levels of `level_for`
     delays: tuple[float, ...] = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0)  # t_s of the study of switch points, in epochs
+    early_delay: float = 3.0  # the two t_s of the paper, in epochs: ScaLA is judged with both
+    late_delay: float = 5.0
     ascent_steps: tuple[int, ...]  # T of the study of perturbation steps
-    radii: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # omega of the study of noise strength
+    strengths: tuple[float, ...]  # omega of the study of noise strength
     longer: int = 2  # how many times the epochs the baseline trains that "trains longer"
     workers: tuple[int, ...]  # numbers of workers that timings are taken at
     curvature: CurvaturePlan  # how sharpness is measured
-    settings: Mapping[str, Any] = field(default_factory=dict)  # all other settings of a spec
+    settings: Mapping[str, Any]  # all other settings of a spec
+    choices: Choices = field(default_factory=Choices, compare=False, repr=False)  # what the trials have decided
 
     def spec(
         self,
@@ -72,106 +80,127 @@ class Profile:
             task=task, method=method, batch_size=batch_size, lr=rate, seed=seed, model=model or self.models[0], **values
         )
 
-    def rates(self, method: str, batch_size: int, optimizer: str | None = None) -> tuple[float, ...]:
-        """Return the grid of rates for a method, whose optimizer decides unless another is given, at a batch size.
+    def tuned_rate(self, task: str, optimizer: str, batch_size: int, model: str | None = None) -> Choice:
+        """Return the rate of an optimizer at a batch size, tuned without noise on the task's tuning rows."""
+        spec = self.spec(task, PLAIN_RECIPES[optimizer], batch_size, seed=self.tuning_seed, model=model)
+        centre = self.start_rates[optimizer] * math.sqrt(batch_size / self.large_batch)
+        return self.choices.choose(spec, "lr", self._grid(centre))
 
-        The small batch size has a grid of its own for adamw, and where optimizers share grids; other sizes take the
-        large one's, moved by the square-root rule if `scale_rates`.
-        """
-        name = optimizer or find_recipe(method).optimizer
-        if batch_size == self.small_batch and (name == "adamw" or not self.scale_rates):
-            return self.small_rates
-        factor = math.sqrt(batch_size / self.large_batch) if self.scale_rates else 1.0
-        return tuple(_three_digits(rate * factor) for rate in self.large_rates[name])
+    def rate_trials(self, task: str, optimizer: str, batch_size: int) -> dict[float, RunSpec]:
+        """Return the trials that `tuned_rate` was chosen from, by rate."""
+        spec = self.spec(task, PLAIN_RECIPES[optimizer], batch_size, seed=self.tuning_seed)
+        return {rate: spec.override(lr=rate) for rate in sorted(self.tuned_rate(task, optimizer, batch_size).scores)}
 
-    def side_rates(self, method: str, batch_size: int, optimizer: str | None = None) -> tuple[float, ...]:
-        """Return the `side_points` rates about the middle of the grid of `rates`."""
-        grid = self.rates(method, batch_size, optimizer)
-        first = max(0, (len(grid) - self.side_points) // 2)
-        return grid[first : first + self.side_points]
+    def tuned_radius(
+        self, setting: str, task: str, method: str, batch_size: int, model: str | None = None, **overrides: Any
+    ) -> Choice:
+        """Return a method's own radius (a key of `start_radii`), tuned at its optimizer's tuned rate."""
+        spec = self.spec(task, method, batch_size, seed=self.tuning_seed, model=model, **overrides)
+        rate = self.tuned_rate(task, spec.resolved().optim.optimizer or "", batch_size, model)
+        return self.choices.choose(spec.override(lr=rate.value), setting, self._grid(self.start_radii[setting]))
 
-    def rule_rate(self, rate: float, method: str, batch_size: int) -> float:
-        """Carry a rate of the small batch size b over by the square-root rule, lr(B) = lr(b) * sqrt(B / b).
+    def _grid(self, centre: float) -> list[float]:
+        """Return the first grid of trials, each twice the one before."""
+        return [rounded(centre * 2.0 ** (index - self.grid_points // 2)) for index in range(self.grid_points)]
 
-        A rate of the method's grid within 2% of the result is returned in its place, so that its runs serve both.
-        """
-        ruled = _three_digits(rate * math.sqrt(batch_size / self.small_batch))
-        near = [known for known in self.rates(method, batch_size) if math.isclose(known, ruled, rel_tol=0.02)]
-        return near[0] if near else ruled
+    def rule_rate(self, rate: float, batch_size: int) -> float:
+        """Carry a rate of the small batch size b over by the square-root rule, lr(B) = lr(b) * sqrt(B / b)."""
+        return rounded(rate * math.sqrt(batch_size / self.small_batch))
 
     def with_data(self, data_dir: Path | None, model: str | None) -> Profile:
         """Return this profile on data and an encoder from folders, where the hub cannot be reached."""
         data = {} if data_dir is None else {"data_dir": data_dir}
         return replace(self, settings={**self.settings, **data}, models=(model,) if model else self.models)
 
+    def with_choices(self, choices: Choices) -> Profile:
+        """Return this profile with what the trials have decided."""
+        return replace(self, choices=choices)
 
-def _three_digits(rate: float) -> float:
-    return float(f"{rate:.3g}")
+    def restricted(self, seeds: tuple[int, ...] = (), tasks: tuple[str, ...] = ()) -> Profile:
+        """Return this profile with other seeds, or other tasks of the same family, where they are given."""
+        pair = tuple(task for task in self.pair if task in tasks) or tasks[:2]
+        changed = replace(self, tasks=tasks, pair=pair) if tasks else self
+        return replace(changed, seeds=seeds) if seeds else changed
 
-
-def _grids(adamw: tuple[float, ...], group_wise: tuple[float, ...]) -> Mapping[str, tuple[float, ...]]:
-    """Return grids by optimizer; those with group-wise rates share one."""
-    return MappingProxyType({"adamw": adamw, "lamb": group_wise, "ngd": group_wise})
+    @property
+    def level(self) -> float:
+        """The level of intervals: by the number of seeds where results are looked at more than once."""
+        return level_for(len(self.seeds)) if self.looks else LEVEL
 
 
 EMBEDDED = Profile(
     name="embedded",
     summary="the embedded encoder and tasks: no download, no GPU, about a quarter of an hour on two cores",
+    demonstration="demonstration: a 0.2M-parameter encoder on generated text",
     models=("embedded",),
-    tasks=("mini-mnli", "mini-qnli", "mini-qqp", "mini-sst2"),
-    pair=("mini-mnli", "mini-sst2"),
-    large_batch=128,
-    batch_sizes=(64, 128, 256, 512),
-    small_rates=(2.5e-4, 5e-4, 1e-3),
-    large_rates=_grids((5e-4, 1e-3, 2e-3), (2e-3, 4e-3, 8e-3)),
-    heat_rates=(2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3),
-    scale_rates=True,
+    tasks=("mini-mnli", "mini-sst2"),
+    pair=("mini-mnli",),
+    large_batch=256,
+    batch_sizes=(32, 256, 512),
+    start_rates=MappingProxyType({"adamw": 2e-3, "lamb": 2e-2, "ngd": 2e-2}),
+    start_radii=MappingProxyType({"adv_scale": 0.5, "omega rho": 0.1, "sam_rho": 0.05}),
+    grid_points=3,
     seeds=(0, 1, 2),
-    side_seeds=(0, 1),
-    side_points=1,
-    delays=(0.0, 2.0, 3.0, 4.0, 5.0),
-    ascent_steps=(1, 2, 4),
-    radii=(1e-5, 1e-1, 1.0),
+    delays=(0.0, 3.0, 5.0),
+    ascent_steps=(1, 2),
+    strengths=(1e-5, 1e-2, 1.0),
     workers=(1, 2),
     curvature=CurvaturePlan(samples=128, sets=3),
-    settings=MappingProxyType({"train_samples": 576, "eval_samples": 512, "epochs": 6, "threads": 1}),
+    settings=MappingProxyType(
+        {
+            **{"train_samples": 2048, "tuning_samples": 2048, "heldout_samples": 8192, "eval_samples": 1024},
+            **{"evaluate": "end", "epochs": 6, "threads": 1},
+        }
+    ),
 )
 
 LAPTOP = Profile(
     name="laptop",
-    summary="a small pretrained encoder on GLUE, from folders or the hub: hours to days on two cores, resumable",
+    summary="a small pretrained encoder on GLUE, from folders or the hub: about 12 hours on two cores, resumable",
     models=("sentence-transformers/paraphrase-MiniLM-L3-v2",),
-    batch_sizes=(512, 1024, 2048, 4096),
-    small_rates=(5e-5, 1e-4, 2e-4),
-    large_rates=_grids((3e-4, 1e-3, 2e-3), (3e-3, 1e-2, 2e-2)),
-    scale_rates=True,
-    seeds=(0, 1, 2),
-    side_seeds=(0, 1, 2),
-    side_points=1,
-    ascent_steps=(1, 2, 3, 5),
+    tasks=("sst2",),
+    pair=("sst2",),
+    large_batch=512,
+    batch_sizes=(32, 512, 2048),
+    start_rates=MappingProxyType({"adamw": 7e-4, "lamb": 1.4e-2, "ngd": 1.4e-2}),
+    start_radii=MappingProxyType({"adv_scale": 1.0, "omega rho": 0.1, "sam_rho": 0.05}),
+    grid_points=3,
+    seeds=(0, 1, 2, 3),
+    looks=True,
+    delays=(0.0, 3.0, 5.0),
+    ascent_steps=(1, 2),
+    strengths=(1e-5, 1e-2, 1.0),
     workers=(1, 2),
-    curvature=CurvaturePlan(samples=256, sets=3, threads=2),
-    settings=MappingProxyType({"train_samples": 8192, "heldout_samples": 5000, "epochs": 6, "threads": 1}),
+    curvature=CurvaturePlan(samples=2048, sets=1, threads=2),
+    settings=MappingProxyType(
+        {
+            **{"train_samples": 16384, "tuning_samples": 4000, "heldout_samples": 20000},
+            **{"evaluate": "end", "epochs": 6, "threads": 1},
+        }
+    ),
 )
-
-_PAPER_LARGE = (5.6e-5, 8e-5, 1e-4, 1.7e-4, 2.4e-4, 2.8e-4, 4e-4, 5.6e-4, 1e-3)
 
 PAPER = Profile(
     name="paper",
     summary="BERT-base and RoBERTa-large on all of GLUE from the hub, the paper's grids: a cluster with 32 GPUs",
     models=("bert-base-uncased", "roberta-large"),
-    batch_sizes=(1024, 2048, 4096, 8192),
-    small_rates=(1e-5, 3e-5, 5e-5, 7e-5, 9e-5, 1e-4, 3e-4),
-    large_rates=_grids(_PAPER_LARGE, _PAPER_LARGE),
-    scale_rates=False,
+    tasks=("mnli", "qnli", "qqp", "sst2"),
+    pair=("mnli", "sst2"),
+    large_batch=1024,
+    batch_sizes=(32, 1024, 2048, 4096, 8192),
+    start_rates=MappingProxyType({"adamw": 2.4e-4, "lamb": 2.4e-4, "ngd": 2.4e-4}),
+    start_radii=MappingProxyType({"adv_scale": 1.0, "omega rho": 0.1, "sam_rho": 0.05}),
+    grid_points=7,
     seeds=(0, 1, 2, 3, 4),
-    side_seeds=(0, 1, 2, 3, 4),
-    side_points=len(_PAPER_LARGE),
     ascent_steps=(1, 2, 3, 4, 5),
+    strengths=(1e-5, 1e-4, 1e-3, 1e-2, 1e-1),
     workers=(1, 2, 4, 8, 16, 32),
     curvature=CurvaturePlan(samples=1024, sets=5),
     settings=MappingProxyType(
-        {"epochs": 6, "workers": 32, "micro_batch": 8, "threads": 1, "device": "cuda", "precision": "bf16"}
+        {
+            **{"tuning_samples": 2000, "evaluate": "end", "epochs": 6},
+            **{"workers": 32, "micro_batch": 8, "threads": 1, "device": "cuda", "precision": "bf16"},
+        }
     ),
 )
 

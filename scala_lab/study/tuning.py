@@ -41,25 +41,17 @@ class Choices:
         self.trials: dict[str, RunSpec] = {}  # all that were asked for, by run id
         self.pending: dict[str, RunSpec] = {}  # those of them that have no record yet
 
-    def choose(
-        self,
-        spec: RunSpec,
-        setting: str,
-        grid: Sequence[float],
-        *,
-        ratio: float = 2.0,
-        expand: Callable[..., Any] = dict,
-    ) -> Choice:
+    def choose(self, spec: RunSpec, setting: str, grid: Sequence[float], *, ratio: float = 2.0) -> Choice:
         """Return the value with the best score on the tuning rows, extending a geometric grid beyond its best end.
 
-        `expand` turns `{setting: value}` into the settings of a trial, where one number stands for several. The grid
-        has at most `MAX_TRIALS` points. While trials are pending, the middle of the grid is returned.
+        A setting of several words, such as `omega rho`, is that many settings with one value. The grid has at most
+        `MAX_TRIALS` points. While trials are pending, the middle of the grid is returned.
         """
         if (spec, setting) in self.made:
             return self.made[spec, setting]
         values = sorted(grid)
         while True:
-            scores = {value: self._score(spec.override(**expand({setting: value}))) for value in values}
+            scores = {value: self._score(spec.override(**dict.fromkeys(setting.split(), value))) for value in values}
             if any(score is None for score in scores.values()):
                 return Choice(values[len(values) // 2], {})
             known = {value: score for value, score in scores.items() if score is not None}

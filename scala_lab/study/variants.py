@@ -1,12 +1,12 @@
-"""Method variants, the rows of the tables, and the cells that train them.
+"""Method variants, the arms of comparisons and rows of tables, and the cells that train them.
 
-Main tables tune each variant on the profile's whole grid of rates with all seeds (`tuned_cells`); other studies take
-the rates about its middle and the side seeds (`side_cells`). Both label cells with model, task, method, batch_size,
-rate and seed. Two studies that name the same variant, batch size and rate share its runs.
+`arm_cells` trains variants at tuned settings with every seed. The learning rate is that of the variant's optimizer
+without noise, so that arms which differ in their noise alone share their first epochs; a method with a radius of its
+own has that tuned too. Two studies that name the same variant and batch size share its runs.
 
 Example:
     >>> from scala_lab.study.profiles import EMBEDDED
-    >>> len(tuned_cells(EMBEDDED, SCALA, EMBEDDED.large_batch)) == 4 * len(EMBEDDED.rates("scala", 512)) * 3
+    >>> len(arm_cells(EMBEDDED, [LAMB, SCALA], EMBEDDED.large_batch)) == 2 * len(EMBEDDED.tasks) * len(EMBEDDED.seeds)
     True
 """
 
@@ -14,36 +14,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from scala_lab.study.profiles import Profile
+from scala_lab.study.tuning import TUNING_SPLIT
 from scala_lab.sweep.cells import Cell
 
 
 @dataclass(frozen=True)
 class MethodVariant:
-    """A named way to train, which is a row of a table: a recipe with some settings changed."""
+    """A named way to train: a recipe with some settings changed."""
 
     method: str  # its name in tables, and in the column `method` of a study's frame
     recipe: str  # as in `scala-lab train --method RECIPE`
     overrides: Mapping[str, Any] = field(default_factory=dict)  # settings in which it differs from the recipe
+    radius: str = ""  # the setting that is tuned beside the rate, or several of one value: a key of `start_radii`
 
     def but(self, method: str, **overrides: Any) -> MethodVariant:
         """Return this variant under another name with some settings changed."""
         return replace(self, method=method, overrides={**self.overrides, **overrides})
 
-    def named(self, method: str) -> MethodVariant:
-        """Return this variant, and so its runs, under another name."""
-        return replace(self, method=method)
-
-
-Variants: TypeAlias = MethodVariant | Sequence[MethodVariant]
 
 BASELINE = MethodVariant("baseline", "plain")
 LAMB = MethodVariant("LAMB", "lamb")
-SCALA = MethodVariant("ScaLA", "scala")
-EFFECTIVE = MethodVariant("ScaLA-effective", "scala-effective")
-FREELB = MethodVariant("FreeLB", "freelb")
+SCALA = MethodVariant("ScaLA", "scala")  # t_s = 5
+SCALA_EARLY = SCALA.but("ScaLA, t_s=3", delay=3.0)
+EFFECTIVE = MethodVariant("ScaLA-effective", "scala-effective", {"radius_unit": "embedding"}, radius="omega rho")
+FREELB = MethodVariant("FreeLB", "freelb", {"radius_unit": "embedding"}, radius="adv_scale")
+SAM = MethodVariant("SAM", "sam", radius="sam_rho")
 GAUSSIAN = MethodVariant("Gaussian noise", "gaussian")
 TWO_DRAWS = MethodVariant("two draws, no noise", "two-draws")
 RDROP = MethodVariant("R-Drop", "rdrop")
@@ -51,66 +49,56 @@ WITHOUT_DELAY = SCALA.but("without delay", delay=0.0)
 ONE_DRAW = SCALA.but("noise, one draw", masks="shared")
 
 
-def tuned_cells(
-    profile: Profile, variants: Variants, batch_size: int, tasks: Sequence[str] = (), *, models: Sequence[str] = ()
-) -> list[Cell]:
-    """Return the cells of one or several variants on the whole grids of their optimizers, with all seeds.
-
-    Tasks are all four of the profile and models its first unless others are given.
-    """
-    cells = []
-    for variant in [variants] if isinstance(variants, MethodVariant) else variants:
-        rates = profile.rates(variant.recipe, batch_size, variant.overrides.get("optimizer"))
-        cells += grid_cells(profile, variant, batch_size, rates, profile.seeds, tasks, models=models)
-    return cells
-
-
-def side_cells(
+def arm_cells(
     profile: Profile,
-    variants: Variants,
+    variants: MethodVariant | Sequence[MethodVariant],
     batch_size: int,
-    tasks: Sequence[str] = (),
-    *,
-    seeds: Sequence[int] = (),
-    **labels: Any,
-) -> list[Cell]:
-    """Return the cells of variants at the rates about the middle of their grids, by default with the side seeds."""
-    cells = []
-    for variant in [variants] if isinstance(variants, MethodVariant) else variants:
-        rates = profile.side_rates(variant.recipe, batch_size, variant.overrides.get("optimizer"))
-        cells += grid_cells(profile, variant, batch_size, rates, seeds or profile.side_seeds, tasks, **labels)
-    return cells
-
-
-def delay_cells(profile: Profile) -> list[Cell]:
-    """Return the cells of ScaLA at every t_s of the profile, with the label `delay`."""
-    cells = []
-    for t_s in profile.delays:
-        variant = SCALA.but(SCALA.method, delay=t_s)
-        cells += side_cells(profile, variant, profile.large_batch, profile.pair, delay=t_s)
-    return cells
-
-
-def grid_cells(
-    profile: Profile,
-    variant: MethodVariant,
-    batch_size: int,
-    rates: Sequence[float],
-    seeds: Sequence[int],
     tasks: Sequence[str] = (),
     *,
     models: Sequence[str] = (),
+    rate_factor: float = 1.0,
     **labels: Any,
 ) -> list[Cell]:
-    """Return the cells of a variant at every rate, with every seed, on every task and model; `labels` are added."""
-    return [
-        Cell(
-            profile.spec(task, variant.recipe, batch_size, rate, seed=seed, model=model, **variant.overrides),
-            **{"model": model, "task": task, "method": variant.method, "batch_size": batch_size},
-            **{"rate": rate, "seed": seed, **labels},
-        )
-        for model in models or profile.models[:1]
-        for task in tasks or profile.tasks
-        for rate in rates
-        for seed in seeds
-    ]
+    """Return the cells of variants at their tuned settings, with every seed; by default on all tasks, the first model.
+
+    Labels: model, task, method, batch_size, rate, seed, `interior` (whether each tuned setting's best value lies inside
+    of its grid), `selection_split` (the rows that chose it), and those given. `rate_factor` multiplies the tuned rate.
+    """
+    cells = []
+    for model in models or profile.models[:1]:
+        for task in tasks or profile.tasks:
+            for variant in [variants] if isinstance(variants, MethodVariant) else variants:
+                settings, interior = tuned_settings(profile, variant, batch_size, task, model)
+                settings["rate"] *= rate_factor
+                for seed in profile.seeds:
+                    spec = profile.spec(task, variant.recipe, batch_size, seed=seed, model=model, **settings)
+                    named = {"model": model, "task": task, "method": variant.method, "batch_size": batch_size}
+                    chosen = {"interior": interior, "selection_split": TUNING_SPLIT}
+                    cells.append(Cell(spec, **named, rate=settings["rate"], seed=seed, **chosen, **labels))
+    return cells
+
+
+def tuned_settings(
+    profile: Profile, variant: MethodVariant, batch_size: int, task: str, model: str | None = None
+) -> tuple[dict[str, Any], bool]:
+    """Return a variant's settings with `rate` and its radius as tuned, and whether their best values lie inside."""
+    settings = dict(variant.overrides)
+    base = profile.spec(task, variant.recipe, batch_size, model=model, **settings)
+    rate = profile.tuned_rate(task, base.resolved().optim.optimizer or "", batch_size, model)
+    interior = rate.interior
+    if variant.radius:
+        radius = profile.tuned_radius(variant.radius, task, variant.recipe, batch_size, model, **settings)
+        settings |= dict.fromkeys(variant.radius.split(), radius.value)
+        interior = interior and radius.interior
+    return {**settings, "rate": rate.value}, interior
+
+
+def rate_trials(profile: Profile, optimizer: str, batch_sizes: Sequence[int], tasks: Sequence[str] = ()) -> list[Cell]:
+    """Return the trials that tuned an optimizer's rate, as cells with the labels of `arm_cells`: the heat map's runs."""
+    cells = []
+    for task in tasks or profile.tasks:
+        for batch_size in batch_sizes:
+            for rate, spec in profile.rate_trials(task, optimizer, batch_size).items():
+                labels = {"model": profile.models[0], "task": task, "method": spec.recipe.method}
+                cells.append(Cell(spec, **labels, batch_size=batch_size, rate=rate, seed=spec.seed))
+    return cells

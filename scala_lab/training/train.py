@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from scala_lab.config import RunSpec, check_noise_starts, planned_steps
+from scala_lab.data.tasks import chance
 from scala_lab.machine import (
     describe_environment,
     orphaned,
@@ -204,6 +205,7 @@ def _first_record(spec: RunSpec, prepared: Prepared) -> dict[str, Any]:
         "outputs": prepared.task.outputs,
         "steps": planned_steps(spec, len(prepared.train)),
         "steps_done": 0,
+        "chance": chance(prepared.task, prepared.train.labels),
         "samples": {name: len(split) for name, split in prepared.splits.items()},
         "skipped_rows": prepared.skipped_rows,
         "metrics": {},

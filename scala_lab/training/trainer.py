@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from scala_lab.batches import BatchPlan, part_cost
 from scala_lab.clock import Clock
 from scala_lab.config import RunSpec, planned_steps
-from scala_lab.data.tasks import chance_loss, compute_metrics, mean_loss, row_predictions
+from scala_lab.data.tasks import compute_metrics, mean_loss, row_predictions
 from scala_lab.data.tokens import Padding, TokenSplit, collate, cut_by_length
 from scala_lab.errors import UserError
 from scala_lab.methods.base import STATISTICS, MicroBatch, StepContext, build_step
@@ -89,7 +89,7 @@ class Training:
         self.settling = Settling.over(self.plan.steps_per_epoch) if spec.recipe.delay_rule == "settled" else None
         self.clock = Clock(world.device.type)
         self.progress = Progress()
-        self.losses: dict[str, float] = {"chance": chance_loss(prepared.task, prepared.train.labels)}  # at the end
+        self.losses: dict[str, float] = {}  # by split, at the end
         self.predictions: dict[str, dict[str, np.ndarray]] = {}  # of every row, by split, at the end
         self.why_diverged: str | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import sys
 from pathlib import Path
@@ -42,7 +43,9 @@ def test_run_folder_holds_what_it_promises(run, capfd):
     assert found["spec"]["seed"] == 3
     assert found["samples"] == {"train": 36, "heldout": 8, "tuning": 4, "dev": 48}
     assert set(found["metrics"]) == {"dev", "heldout", "tuning"}
-    assert set(found["losses"]) == {"chance", "train", *found["metrics"]}
+    assert set(found["losses"]) == {"train", *found["metrics"]}
+    assert found["chance"]["score"] >= 0.5
+    assert found["chance"]["loss"] <= math.log(2)
     right = np.unpackbits(np.load("out/predictions.npz")["heldout/correct"], count=8)
     assert right.mean() == found["metrics"]["heldout"]["accuracy"]
     assert 0 <= found["metrics"]["dev"]["accuracy"] <= 1
