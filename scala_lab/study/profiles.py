@@ -6,9 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from scala_lab.config import RunSpec
+from scala_lab.errors import UserError, nearest
 from scala_lab.study.statistics import LEVEL
 from scala_lab.study.tuning import Choice, Choices, rounded
 from scala_lab.study.verdicts import level_for
