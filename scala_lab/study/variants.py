@@ -94,7 +94,7 @@ def tuned_settings(
 
 
 def rate_trials(profile: Profile, optimizer: str, batch_sizes: Sequence[int], tasks: Sequence[str] = ()) -> list[Cell]:
-    """Return the trials that tuned an optimizer's rate, as cells with the labels of `arm_cells`: the heat map's runs."""
+    """Return the trials that tuned an optimizer's rate, the runs of the heat map, with the labels of `arm_cells`."""
     cells = []
     for task in tasks or profile.tasks:
         for batch_size in batch_sizes:
