@@ -93,12 +93,9 @@ def published(model: str) -> dict[str, float]:
 
 def speedups(slow: tuple[str, int], fast: tuple[str, int]) -> list[float]:
     """Return how many times faster one row of Table 1 is than another, each by method and GPUs, per model and task."""
-    times = {(line.names[0], *line.names[1:3]): line.times or () for line in TABLE_1}
-    return [
-        slow_time / fast_time
-        for model in (BERT, ROBERTA)
-        for slow_time, fast_time in zip(times[model, *slow], times[model, *fast], strict=True)
-    ]
+    times = {line.names[:3]: line.times or () for line in TABLE_1}
+    pairs = [zip(times[(model, *slow)], times[(model, *fast)], strict=True) for model in (BERT, ROBERTA)]
+    return [slow_time / fast_time for pair in pairs for slow_time, fast_time in pair]
 
 
 def paper_table(
