@@ -50,6 +50,7 @@ class Estimate:
     unit: str = ""  # `points`, `x` for factors, or '' for a plain number
     level: float = LEVEL  # of the interval
     note: str = ""  # what a reader must know about the interval
+    by_seed: tuple[float, ...] = ()  # each seed's own number, for figures
 
     @property
     def decided(self) -> bool:
@@ -385,6 +386,7 @@ def _estimate(
     if not count:
         return about
     mean = float(numbers.mean())
+    about = replace(about, by_seed=tuple(about.natural(number) for number in numbers.tolist()))
     if count < 2:
         return replace(about, value=about.natural(mean))
     sd = float(numbers.std(ddof=1))

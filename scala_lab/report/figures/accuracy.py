@@ -10,12 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scala_lab.report.figures.style import BAD, COLOURMAP, COLOURS, line_style, new_figure, require_columns, styled
+from scala_lab.report.figures.style import (
+    BAD,
+    COLOURMAP,
+    COLOURS,
+    label_rows,
+    line_style,
+    new_figure,
+    require_columns,
+    styled,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from scala_lab.study.verdicts import Part
 
 
 ACCURACY = "accuracy (%)"
@@ -84,6 +97,38 @@ def dots_figure(frame: pd.DataFrame, *, title: str) -> Figure:
             axes.grid(axis="x")
         panels[0].set_yticks(range(len(methods)), methods)
         figure.suptitle(title)
+    return figure
+
+
+def difference_figure(parts: Sequence[Part], *, title: str) -> Figure:
+    """Draw a row per part of a claim: its estimate with the interval, and each seed's own number as a mark.
+
+    A diamond is the paper's value. A short line is the smallest effect of interest; a bar is the range in which things
+    count as equal. Parts that only give context are drawn hollow; parts in other units than the first are left out.
+    """
+    shown = [part for part in parts if part.estimate.unit == parts[0].estimate.unit]
+    with styled():
+        figure = new_figure(7.0, 1.3 + 0.42 * len(shown))
+        axes = figure.subplots()
+        for row, part in enumerate(shown):
+            estimate, colour = part.estimate, COLOURS[0]
+            axes.plot(estimate.by_seed, np.full(len(estimate.by_seed), row + 0.22), "|", color="#777777", markersize=7)
+            if part.interval is not None:
+                axes.plot(part.interval, [row, row], color=colour, linewidth=2)
+            if math.isfinite(estimate.value):
+                axes.plot(
+                    estimate.value, row, "o", color=colour, markerfacecolor="white" if part.contextual else colour
+                )
+            if part.paper is not None:
+                axes.plot(part.paper, row, "D", color=COLOURS[1], markerfacecolor="none", markersize=8)
+            if part.smallest is not None:
+                axes.plot([part.smallest] * 2, [row - 0.3, row + 0.3], ":", color=COLOURS[2])
+            if part.margin is not None:
+                low = max(part.low, -part.margin)
+                axes.barh(row, part.margin - low, left=low, height=0.6, color=BAD, alpha=0.6, zorder=0)
+        axes.axvline(parts[0].null, color="black", linewidth=0.8)
+        label_rows(axes, [part.statement for part in shown])
+        axes.set(title=title, xlabel=f"difference ({parts[0].estimate.unit})")
     return figure
 
 
@@ -170,7 +215,7 @@ def _add_legend(figure: Figure) -> None:
 def rate_heat_map(frame: pd.DataFrame, title: str) -> Figure:
     """Draw batch sizes as rows, rates as columns, accuracy in percent in each cell.
 
-    The best cell of a row has a frame, dashed where it is the first or last of the grid. Cells whose runs diverged say
+    The best cell of a row has a frame, dashed where it is the first or last of the row. Cells whose runs diverged say
     so, missing ones are empty. Two lines start at the best rate of the smallest batch: the square-root rule and the
     linear rule. `frame` has one row per cell: batch_size, rate, score (mean over seeds, nan for none) and diverged.
     """
@@ -190,7 +235,7 @@ def rate_heat_map(frame: pd.DataFrame, title: str) -> Figure:
             for rate, score in row.items():
                 _write_score(axes, np.log(rate), y, score, bool(diverged.loc[size, rate] == 1), score < middle)
             if row.notna().any():
-                _frame_best(axes, edges, y, int(np.nanargmax(row)))
+                _frame_best(axes, edges, y, int(np.nanargmax(row)), np.flatnonzero(diverged.loc[size].notna()))
         _rule_lines(axes, scores)
         axes.set_xticks(np.log(rates), [f"{rate:g}" for rate in rates])
         axes.set_yticks(range(len(sizes)), [f"{size:,.0f}" for size in sizes])
@@ -219,11 +264,11 @@ def _write_score(axes: Axes, x: float, y: float, score: float, diverged: bool, d
         axes.text(x, y, "diverged", ha="center", va="center", fontsize=7, rotation=20, color="black")
 
 
-def _frame_best(axes: Axes, edges: np.ndarray, row: int, column: int) -> None:
+def _frame_best(axes: Axes, edges: np.ndarray, row: int, column: int, tried: np.ndarray) -> None:
     from matplotlib.patches import Rectangle
 
-    corner, width, columns = (edges[column], row - 0.5), edges[column + 1] - edges[column], len(edges) - 1
-    style = "--" if columns > 1 and column in (0, columns - 1) else "-"
+    corner, width = (edges[column], row - 0.5), edges[column + 1] - edges[column]
+    style = "--" if len(tried) > 1 and column in (tried[0], tried[-1]) else "-"
     for line, colour in ((4.0, "white"), (2.0, "black")):
         look: dict[str, Any] = {"linewidth": line, "linestyle": style, "edgecolor": colour}
         axes.add_patch(Rectangle(corner, width, 1.0, fill=False, zorder=3, **look))
