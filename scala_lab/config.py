@@ -80,7 +80,7 @@ class RecipeSpec:
     """How a micro-batch becomes a gradient. Options that are not set come from the method's recipe."""
 
     method: str = "scala"
-    """plain, lamb, scala, scala-effective, two-draws, gaussian, rdrop, freelb or ngd."""
+    """plain, lamb, scala, scala-effective, two-draws, gaussian, rdrop, freelb, sam, asam or ngd."""
     delay: float | None = None
     """t_s: epochs (0-based, fractions allowed) before the noise starts; 0 is from the first step."""
     delay_rule: Literal["fixed", "settled"] | None = None
@@ -120,6 +120,12 @@ class RecipeSpec:
     """FreeLB: size of the random start; default as published for the task."""
     adv_max_norm: float | None = None
     """FreeLB: radius of the ball, 0 for none; default as published for the task."""
+    sam_rho: float | None = None
+    """SAM: radius of the ascent on the weights."""
+    sam_m: int | None = None
+    """SAM: number m of samples that share one ascent; default the whole batch."""
+    sam_adaptive: bool | None = None
+    """SAM: scale the ascent of each weight by its size, as ASAM does."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -315,9 +321,9 @@ def _is_folder(model: str) -> bool:
 
 
 _MINIMUM = {
-    1: "batch_size micro_batch epochs workers threads pga_steps adv_passes train_samples eval_samples max_steps",
+    1: "batch_size micro_batch epochs workers threads pga_steps adv_passes train_samples eval_samples max_steps sam_m",
     0: "heldout_samples delay lambda alpha rho omega sigma seed data_seed weight_decay clip_norm eps min_weight_norm "
-    "max_weight_norm adv_lr adv_init adv_max_norm warmup dropout beta1 beta2",
+    "max_weight_norm adv_lr adv_init adv_max_norm sam_rho warmup dropout beta1 beta2",
     4: "max_length",
 }
 

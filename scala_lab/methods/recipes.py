@@ -17,12 +17,14 @@ STEP_FUNCTIONS: Mapping[str, str] = {
     "scala": "scala_lab.methods.scala:ScalaStep",
     "rdrop": "scala_lab.methods.rdrop:RDropStep",
     "freelb": "scala_lab.methods.freelb:FreeLBStep",
+    "sam": "scala_lab.methods.sam:SamStep",
 }
 """Where each step function is defined."""
 
 STEP_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "plain": {},
     "rdrop": {"alpha": 0.5},
+    "sam": {"sam_rho": 0.05, "sam_m": None, "sam_adaptive": False},
     "scala": {
         "delay": 5.0,
         "delay_rule": "fixed",
@@ -89,6 +91,14 @@ _RECIPES = (
     Recipe("gaussian", "scala", "lamb", "control: Gaussian noise of size omega, no ascent", {"noise": "gaussian"}),
     Recipe("rdrop", "rdrop", "lamb", "R-Drop: two dropout draws that both learn the task and are drawn together"),
     Recipe("freelb", "freelb", "adamw", "FreeLB: K adversarial passes that all train the weights"),
+    Recipe("sam", "sam", "adamw", "SAM: the gradient at the worst weights within a radius"),
+    Recipe(
+        "asam",
+        "sam",
+        "adamw",
+        "ASAM: SAM with a radius relative to the size of each weight",
+        {"sam_rho": 0.5, "sam_adaptive": True},
+    ),
     Recipe("ngd", "plain", "ngd", "normalized gradient descent per layer, the theorem's update"),
 )
 
