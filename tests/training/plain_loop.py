@@ -57,12 +57,12 @@ def rows_of(spec, count, step):
 
 def sam(model, samples, sam_rho, sam_adaptive, sam_m=None):
     """Set `.grad` to the mean over groups, weighted by size, of the gradient of the mean loss at the group's ascent."""
-    weights = list(model.parameters())
+    (samples[0].loss(samples[0].logits(samples[0].embeddings()))).backward()
+    weights = [weight for weight in model.parameters() if weight.grad is not None]  # those that the loss depends on
 
     def gradient(group):
         loss = sum(sample.loss(sample.logits(sample.embeddings())) for sample in group) / len(group)
-        found = torch.autograd.grad(loss, weights, allow_unused=True)
-        return [torch.zeros_like(w) if g is None else g for w, g in zip(weights, found, strict=True)]
+        return torch.autograd.grad(loss, weights)
 
     total = [torch.zeros_like(weight) for weight in weights]
     for start in range(0, len(samples), sam_m or len(samples)):
