@@ -30,7 +30,7 @@ from scala_lab.errors import UserError, nearest
 from scala_lab.machine import default_threads, pick_device
 from scala_lab.methods.recipes import FREELB_PUBLISHED, RECIPES, STEP_DEFAULTS, find_recipe
 
-RESULT_VERSION = 3
+RESULT_VERSION = 4
 """Part of every run id; raise it when a change of the code changes the results of a spec."""
 
 
@@ -164,7 +164,7 @@ class OptimSpec:
     min_weight_norm: float = 0.0
     """L of nu(c)."""
     groups: Literal["tensor", "layer"] | None = None
-    """What shares one adaptive rate: a tensor (default of lamb) or a transformer layer (default of ngd)."""
+    """What shares one adaptive rate of lamb or ngd: a transformer layer (default) or a tensor."""
     adapt_all: bool = False
     """lamb: adapt the rate of biases and LayerNorm too."""
 
@@ -277,7 +277,7 @@ def _resolve(spec: RunSpec) -> RunSpec:
         optimizer=optimizer,
         eps=_default(spec.optim.eps, 1e-8 if optimizer == "adamw" else 1e-6),
         clip_norm=_default(spec.optim.clip_norm, 1.0 if optimizer == "adamw" else 0.0),
-        groups=spec.optim.groups or ("layer" if optimizer == "ngd" else "tensor"),
+        groups=spec.optim.groups or ("tensor" if optimizer == "adamw" else "layer"),
     )
     _check(resolved)
     return resolved
