@@ -120,6 +120,11 @@ class RecipeSpec:
     """FreeLB: size of the random start; default as published for the task."""
     adv_max_norm: float | None = None
     """FreeLB: radius of the ball, 0 for none; default as published for the task."""
+    adv_scale: float | None = None
+    """FreeLB: factor on adv-lr, adv-init and adv-max-norm."""
+    radius_unit: Literal["absolute", "embedding"] | None = None
+    """Unit of rho, omega and FreeLB's radii. absolute: as published; embedding: the median norm of the pretrained word
+    embeddings, per coordinate where the radius is."""
     sam_rho: float | None = None
     """SAM: radius of the ascent on the weights."""
     sam_m: int | None = None
@@ -323,7 +328,7 @@ def _is_folder(model: str) -> bool:
 _MINIMUM = {
     1: "batch_size micro_batch epochs workers threads pga_steps adv_passes train_samples eval_samples max_steps sam_m",
     0: "heldout_samples delay lambda alpha rho omega sigma seed data_seed weight_decay clip_norm eps min_weight_norm "
-    "max_weight_norm adv_lr adv_init adv_max_norm sam_rho warmup dropout beta1 beta2",
+    "max_weight_norm adv_lr adv_init adv_max_norm adv_scale sam_rho warmup dropout beta1 beta2",
     4: "max_length",
 }
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from scala_lab.clock import Clock
 from scala_lab.divergence import correct_answers, task_loss
-from scala_lab.methods.recipes import STEP_FUNCTIONS, find_recipe
+from scala_lab.methods.recipes import STEP_FUNCTIONS, absolute_radii, find_recipe
 from scala_lab.models.encoder import Encoder
 
 STATISTICS = ("loss", "correct", "divergence", "noised", "skipped")
@@ -112,10 +112,10 @@ class PlainStep(Step):
         return sums
 
 
-def build_step(method: str, options: Mapping[str, Any]) -> Step:
-    """Return the step function of a method with its options."""
+def build_step(method: str, options: Mapping[str, Any], embedding_norm: float = 1.0, width: int = 1) -> Step:
+    """Return the step function of a method with its options; see `absolute_radii` for the encoder's scale."""
     module, function = STEP_FUNCTIONS[find_recipe(method).step].split(":")
-    return getattr(importlib.import_module(module), function)(**options)
+    return getattr(importlib.import_module(module), function)(**absolute_radii(options, embedding_norm, width))
 
 
 def statistics(**sums: Tensor | float) -> Tensor:

@@ -71,7 +71,11 @@ class Training:
         world.broadcast([tensor.data for tensor in self.model.parameters()])
         self.encoder = self.admission.encoder(self.model, AUTOCAST.get(spec.machine.precision))
         self.word_table: Tensor = self.model.get_input_embeddings().weight  # type: ignore[assignment]
-        self.step_function = build_step(spec.recipe.method, spec.recipe.options)
+        self.embedding_norm = float(
+            self.word_table.detach().norm(dim=1).median()
+        )  # pretrained: no state is restored yet
+        options, embedding_width = spec.recipe.options, self.word_table.shape[1]
+        self.step_function = build_step(spec.recipe.method, options, self.embedding_norm, embedding_width)
         self.pga = chosen_pga(spec.recipe.options, prepared.task.outputs, self.encoder.drops_out)
         width, optim, batch_size = hidden_size(self.model), spec.optim, spec.batches.batch_size
         if optim.lr is None:
