@@ -53,7 +53,7 @@ C21 = Claim(
     "the noise.",
     paper="rho 1e-4 and omega 1e-5, dropout not spoken of; +0.8 points over LAMB",
     rule=f"Two draws without noise gain over LAMB at least half of the {GAIN} points claimed for ScaLA: else nothing "
-    f"regularises. ScaLA minus two draws, and noise with one draw minus LAMB, are equal to 0 within {EQUAL} points. The "
+    f"regularises. ScaLA minus two draws, and noise with one draw minus LAMB, are 0 within {EQUAL} points. The "
     f"divergence of two draws is ScaLA's within a factor of {SAME_RATIO}, that of noise with one draw at most "
     f"{SMALL_SHARE} of it. All at the t_s that is better on tuning rows; the other one is shown.",
 )

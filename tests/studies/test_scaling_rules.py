@@ -33,7 +33,8 @@ def test_the_earlier_delay_stands_beside_the_claim():
 
 
 @pytest.mark.parametrize(
-    ("part", "change"), [(0, {"inner": 3.0}), (1, {"backward": 3.0}), (2, {"optimizer": 2.0}), (3, {"inner": 0.1, "backward": 0.1})]
+    ("part", "change"),
+    [(0, {"inner": 3.0}), (1, {"backward": 3.0}), (2, {"optimizer": 2.0}), (3, {"inner": 0.1, "backward": 0.1})],
 )
 def test_each_part_of_the_cost_alone_can_contradict(part, change):
     assert c7(phases(**change)).parts[part].verdict == "reversed"
