@@ -12,12 +12,6 @@ import math
 import numpy as np
 import pandas as pd
 
-from studies.ablation import WITHOUT_GROUPS, WITHOUT_NOISE
-from studies.lr_scaling import RULED, TUNED
-from studies.main_results import SECONDS
-from studies.perturbation_kinds import SCALA_GT, SCALA_LP
-from studies.train_longer import LONGER
-
 from scala_lab.study.variants import (
     BASELINE,
     FREELB,
@@ -28,6 +22,11 @@ from scala_lab.study.variants import (
     SMALL_BATCH,
     WITHOUT_DELAY,
 )
+from studies.ablation import WITHOUT_GROUPS, WITHOUT_NOISE
+from studies.lr_scaling import RULED, TUNED
+from studies.main_results import SECONDS
+from studies.perturbation_kinds import SCALA_GT, SCALA_LP
+from studies.train_longer import LONGER
 
 TASKS, SEEDS = ("a", "b", "c", "d"), (0, 1, 2, 3)
 CLEAR, UNCLEAR = 0.1, 6.0
@@ -102,7 +101,10 @@ def results(accuracy=0.0, times=((1, 100.0, 60.0), (32, 50.0, 10.0)), noise=CLEA
 
 def encoders(gain, noise=CLEAR):
     """Both encoders of the paper on its tasks: their baselines reach what was published, ScaLA gains so much."""
-    dev = {"mnli": 84.8, "qnli": 90.6, "qqp": 91.0, "sst2": 93.1}, {"mnli": 90.5, "qnli": 94.7, "qqp": 92.0, "sst2": 96.4}
+    dev = (
+        {"mnli": 84.8, "qnli": 90.6, "qqp": 91.0, "sst2": 93.1},
+        {"mnli": 90.5, "qnli": 94.7, "qqp": 92.0, "sst2": 96.4},
+    )
     parts = []
     for model, scores in zip(("bert-base-uncased", "roberta-large"), dev, strict=True):
         rows = [{"method": SMALL_BATCH.method}, {"method": SCALA_TUNED.method, "score": gain}]

@@ -11,7 +11,7 @@ from scala_lab.methods.recipes import find_recipe
 from scala_lab.study.tuning import Choices
 from scala_lab.sweep.store import Records
 
-ROWS, TUNING_ROWS, HELDOUT_ROWS = 1000, 2000, 4000
+ROWS, TUNING_ROWS, HELDOUT_ROWS = 20_000, 2000, 4000
 CHANCE = {"loss": 1.0, "score": 0.4}
 LEVELS = {"mini-mnli": 0.0, "mini-qnli": 4.0, "mini-qqp": 2.0, "mini-sst2": 8.0}
 
