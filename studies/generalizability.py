@@ -167,7 +167,7 @@ def exponent_of(scored: DataFrame, level: float) -> Estimate:
     weights = centred / np.sum(centred**2)
     error = math.sqrt(float(weights**2 @ variances))
     note = "one tuning seed: the interval is that of the grid and the tuning rows"
-    return Estimate(float(weights @ middles), 1, error, 1e6, 0.0, error, level=level, note=note)
+    return Estimate(float(weights @ middles), 1, error, df=1e6, se_rows=error, level=level, note=note)
 
 
 def c4(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:

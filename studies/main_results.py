@@ -8,6 +8,7 @@ cores they are projected from a calibration, which decides nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from statistics import geometric_mean
 from typing import Any
@@ -234,7 +235,8 @@ def time_factor(frame: DataFrame, slow: tuple[str, int], fast: tuple[str, int], 
     """Return how many times faster one method on some workers is than another, from timed steps, which are the unit."""
     places = zip(frame["method"], frame["workers"], strict=True)
     timed = frame.assign(place=list(places))[frame["kind"] == SECONDS]
-    return contrast(timed, {slow: 1.0, fast: -1.0}, value="seconds", column="place", unit=FACTOR, level=level)
+    factor = contrast(timed, {slow: 1.0, fast: -1.0}, value="seconds", column="place", unit=FACTOR, level=level)
+    return replace(factor, note="n counts timed steps" if factor.n else "")
 
 
 def timed_workers(frame: DataFrame) -> list[int]:
