@@ -337,15 +337,10 @@ def test_adaptive_runs_are_compared_at_equal_cost():
         start = 2.5 if recipe.delay_rule == "settled" else recipe.delay
         return 70 + 0.1 * (18 + 5 * (6 - start)) + 0.5 * (recipe.delay_rule == "settled") + spec.seed
 
-    study = find_study("adaptive_delay")
-    cells = study.cells(SMALL)
-    frame = frame_of(cells, records_of(cells, score=score))
-    frame = frame.assign(
-        setting=[adaptive_delay.setting_name(*row) for row in zip(frame["method"], frame["delay"], strict=True)]
-    )
-    gain = adaptive_delay.at_equal_cost(frame)
+    cells = adaptive_delay.cells(tuned(SMALL, score))
+    gain = adaptive_delay.at_equal_cost(frame_of(cells, records_of(cells, score=score)))
     assert gain.value == pytest.approx(0.5)
-    assert gain.n == 4
+    assert gain.n == 2
     table = table_of("adaptive_delay", score=score).frame
     assert table.loc["adaptive", "noise from epoch"] == 2.5
     assert table.loc["adaptive", "passes"] == pytest.approx(18 + 5 * 3.5)
