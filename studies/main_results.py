@@ -135,7 +135,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare steps, time and accuracy."""
     import pandas as pd
 
-    runs = frame[frame["kind"].isna()]
+    runs = frame[frame["kind"].isna()].astype({"seed": int})
     times = run_times(profile, frame[(frame["status"] == "finished") & ~frame["kind"].isna()])
     timed = times[times["times"] == MEASURED]
     judged = pd.concat([runs, timed], ignore_index=True) if len(timed) else runs.assign(seconds=math.nan)

@@ -62,7 +62,7 @@ def noisy_epochs(spec):
     recipe = spec.recipe
     if find_recipe(recipe.method).step not in ("scala", "rdrop") or recipe.lambda_ == 0:
         return 0
-    return max(0, spec.optim.epochs - (2.5 if recipe.delay_rule == "settled" else recipe.delay))
+    return max(0, spec.optim.epochs - (2.5 if recipe.delay_rule == "settled" else recipe.delay or 0.0))
 
 
 def divergence(spec):
