@@ -44,9 +44,10 @@ C25 = Claim(
 
 def cells(profile: Profile) -> list[Cell]:
     """Return the small-batch baseline, and both methods at the tuned and at the rule's rate."""
-    large = profile.large_batch
-    cells = [*arm_cells(profile, SMALL_BATCH, profile.small_batch), *arm_cells(profile, TUNED, large)]
-    return cells + arm_cells(profile, RULED, large, by_rule=True)
+    cells, large = arm_cells(profile, SMALL_BATCH, profile.small_batch), profile.large_batch
+    for tuned, ruled in zip(TUNED, RULED, strict=True):
+        cells += [*arm_cells(profile, tuned, large), *arm_cells(profile, ruled, large, by_rule=True)]
+    return cells
 
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:

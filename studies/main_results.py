@@ -7,6 +7,7 @@ cores they are projected from a calibration, which decides nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -134,9 +135,10 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare steps, time and accuracy."""
     import pandas as pd
 
-    runs = frame[frame["kind"].isna()]
+    runs = frame[frame["kind"].isna()].astype({"seed": int})
     times = run_times(profile, frame[(frame["status"] == "finished") & ~frame["kind"].isna()])
-    judged = pd.concat([runs, times[times["times"] == MEASURED]]) if len(times) else runs
+    timed = times[times["times"] == MEASURED]
+    judged = pd.concat([runs, timed], ignore_index=True) if len(timed) else runs.assign(seconds=math.nan)
     claims = [judge(partial(rule, level=profile.level), judged) for rule in (c9, c23, c24, c26)]
     against = SMALL_BATCH.method
     tables = [

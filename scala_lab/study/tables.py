@@ -108,7 +108,7 @@ def notes(profile: Profile, frame: pd.DataFrame, *, against: str = "") -> list[s
     finished = frame[frame["status"] == "finished"]
     listed = [f"Means over {finished['seed'].nunique()} seeds, at settings tuned on rows of their own."]
     if against:
-        listed[0] += f" Differences from {against} are paired by seed, with {100 * profile.level:g}% intervals."
+        listed[0] += f" 'minus {against}' is paired by seed, with its {100 * profile.level:g}% interval."
     chosen = finished[finished["method"] == SCALA_TUNED.method].groupby("task", sort=False)["noise_start"].first()
     if len(chosen):
         starts = ", ".join(f"{start:g} on {task}" for task, start in chosen.items())

@@ -62,7 +62,7 @@ def noisy_epochs(spec):
     recipe = spec.recipe
     if find_recipe(recipe.method).step not in ("scala", "rdrop") or recipe.lambda_ == 0:
         return 0
-    return max(0, spec.optim.epochs - (2.5 if recipe.delay_rule == "settled" else recipe.delay))
+    return max(0, spec.optim.epochs - (2.5 if recipe.delay_rule == "settled" else recipe.delay or 0.0))
 
 
 def divergence(spec):
@@ -85,7 +85,7 @@ def likely_score(spec: RunSpec) -> float:
     recipe = spec.recipe
     radii = {"scala-effective": (recipe.omega, 0.1), "freelb": (recipe.adv_scale, 1.0), "sam": (recipe.sam_rho, 0.05)}
     radius, ideal = radii.get(recipe.method, (1.0, 1.0))
-    off = math.log(spec.optim.lr / best) ** 2 + math.log10((radius or ideal) / ideal) ** 2
+    off = math.log((spec.optim.lr or best) / best) ** 2 + math.log10((radius or ideal) / ideal) ** 2
     return level + (step != "plain") - off + luck
 
 

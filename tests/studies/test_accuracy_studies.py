@@ -89,7 +89,7 @@ def some_missing(spec):
 
 
 def high_rates_diverge(spec):
-    return "diverged" if spec.optim.lr >= 4e-3 and spec.recipe.method == "plain" else "finished"
+    return "diverged" if (spec.optim.lr or 0) >= 4e-3 and spec.recipe.method == "plain" else "finished"
 
 
 def one_method_diverges(spec):
