@@ -25,9 +25,10 @@ from rich.text import Text
 
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
+from scala_lab.files import check_writable
 from scala_lab.sweep.cells import Cell, Job, Measurement, WorkItem, key_of, runs_alone
 from scala_lab.sweep.cost import Pace, describe_seconds, expected_cost
-from scala_lab.sweep.store import ENDED, Records, RunStore, check_root, check_same_inputs, unique_items
+from scala_lab.sweep.store import ENDED, Records, RunStore, check_same_inputs, unique_items
 
 if TYPE_CHECKING:
     from scala_lab.training.run_dir import RunResult
@@ -88,7 +89,7 @@ def run_sweep(
     shows what is done, running and left. A run saves its state every `save_every` seconds, to continue from it.
     """
     cells = list(cells)
-    check_root(store.root)
+    check_writable(store.root, "a store of runs is a folder")
     jobs = {
         key: Job(_resolved(item), store.root.absolute(), save_every, retry_failed)
         for key, item in unique_items(cells).items()

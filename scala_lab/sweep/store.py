@@ -257,15 +257,6 @@ def unique_items(cells: Iterable[Cell]) -> dict[str, WorkItem]:
     return items
 
 
-def check_root(root: Path) -> None:
-    """Refuse a store that cannot be written to, before any work is done for it."""
-    existing = next(path for path in (root, *root.parents) if os.path.lexists(path))
-    if not existing.is_dir():
-        raise UserError(f"{existing} is a file: a store of runs is a folder")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise UserError(f"the store {root} cannot be written to: {existing} is read-only")
-
-
 def check_same_inputs(store: RunStore, items: Iterable[WorkItem]) -> None:
     """Refuse a store whose runs of these specs were trained on other data or another model than those available now.
 

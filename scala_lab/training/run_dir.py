@@ -27,7 +27,7 @@ import torch
 
 from scala_lab.config import RunSpec, differences
 from scala_lab.errors import UserError
-from scala_lab.files import nan_to_null, new_folder, write_bytes, write_json
+from scala_lab.files import check_writable, nan_to_null, new_folder, write_bytes, write_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -94,7 +94,7 @@ def read_run(folder: Path) -> RunResult | None:
 
 def check_folder(folder: Path, spec: RunSpec, resume: bool) -> RunResult | None:
     """Return the run that a folder holds if it is this one; refuse a folder that is not free for it."""
-    check_writable(folder)
+    check_writable(folder, "--out takes a folder")
     present = read_run(folder)
     if present is None:
         if folder.is_dir() and any(not entry.name.startswith(".") for entry in folder.iterdir()):
@@ -117,18 +117,6 @@ def check_inputs(present: RunResult, fingerprints: dict[str, str]) -> None:
     for name, value in fingerprints.items():
         if present.record["fingerprints"].get(name) != value:
             raise UserError(f"{present.folder} holds a run of the same spec on another {name}: choose another --out")
-
-
-def check_writable(folder: Path) -> None:
-    """Refuse a folder that cannot be made or written to."""
-    existing = folder
-    while not os.path.lexists(existing) and existing != existing.parent:
-        existing = existing.parent
-    if not existing.is_dir():
-        instead = f", not {folder}" if existing != folder else ""
-        raise UserError(f"{existing} is a file: --out takes a folder{instead}")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise UserError(f"--out {folder}: {existing} cannot be written to")
 
 
 class FolderInUse(UserError):
