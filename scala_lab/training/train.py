@@ -178,11 +178,10 @@ def _check_run(spec: RunSpec, folder: Path, options: RunOptions) -> tuple[Prepar
 def _run(training: Training, folder: Path, options: RunOptions) -> RunResult:
     """Train to the end; on the first worker also write the checkpoint and the record."""
     spec, prepared, world = training.spec, training.data, training.world
-    state, trunk = latest_state(folder / "state"), None if options.trunk is None else Path(options.trunk)
-    if state is None and trunk is not None:
+    state, trunk = latest_state(folder / "state"), None
+    if state is None and options.trunk is not None:
+        trunk = Path(options.trunk)
         state = kept_state(trunk, spec)
-        if world.leads:
-            shutil.copyfile(trunk / "metrics.jsonl", folder / "metrics.jsonl")  # `start_log` cuts it at the state
     training.restore(state)
     writer = RunWriter(folder, _first_record(spec, prepared)) if world.leads else None
     if writer is not None:
@@ -194,6 +193,8 @@ def _run(training: Training, folder: Path, options: RunOptions) -> RunResult:
             trunk=training.progress.trunk,
             parameters=sum(parameter.numel() for parameter in training.model.parameters()),
         )
+        if trunk is not None:
+            shutil.copyfile(trunk / "metrics.jsonl", folder / "metrics.jsonl")  # which `start_log` cuts at the state
         writer.start_log(training.progress.steps_done, options.tensorboard)
     shown = options.progress and world.leads
     if shown:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from scala_lab.config import RunSpec
+from scala_lab.config import RunSpec, plain_epochs
 from scala_lab.data.sources import published_rows
 from scala_lab.data.synthetic.generation import generate
 from scala_lab.methods.cost import forward_passes
@@ -43,6 +44,7 @@ def test_steps_are_the_papers(task, small, large):
         {"method": "scala-effective", "lambda_": 0.0},
         {"method": "two-draws", "delay": 0.5},
         {"method": "rdrop"},
+        {"method": "rdrop", "delay": 0.5},
         {"train_samples": 21, "epochs": 3},
         {"heldout_samples": 8},
     ],
@@ -57,6 +59,35 @@ def test_plan_is_what_the_run_then_does(inputs, tmp_path, changes):
         assert work.forward_passes == forward_passes(run_record(result)) * result.record["samples"]["train"]
     evaluated = sum(1 for line in run_record(result)["epochs"]) * result.record["samples"]["dev"]
     assert work.evaluations == evaluated + result.record["samples"]["heldout"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": "scala-effective", "delay": 1.0},
+        {"method": "scala-effective", "delay": 1.4, "heldout_samples": 8},
+        {"method": "two-draws", "delay": 0.5, "max_steps": 5},
+        {"method": "scala", "delay": 1.0, "lambda_": 0.0},
+        {"method": "rdrop", "delay": 0.4},
+    ],
+    ids=str,
+)
+def test_plan_of_a_branch_and_its_trunk_is_what_they_then_do(inputs, tmp_path, changes):
+    spec = tiny_spec(*inputs, **changes)
+    trunk = replace(spec, recipe=RunSpec.of(method="lamb").recipe)
+    total = estimate([Cell(spec), Cell(trunk)], RunStore(tmp_path / "empty"), processes=1)
+    shared = plain_epochs(spec.resolved())
+    run = train(trunk, tmp_path / "trunk", keep_states=(shared,))
+    branch = train(spec, tmp_path / "branch", trunk=run.folder)
+    first, rows = branch.record["trunk"]["step"], run.record["samples"]
+    assert total.steps == run.record["steps"] + branch.record["steps"] - first
+    assert total.epochs == pytest.approx((run.record["steps"] + branch.record["steps"]) / math.ceil(rows["train"] / 16))
+    assert total.shared_epochs == pytest.approx(first / math.ceil(rows["train"] / 16))
+    evaluated = sum(1 for line in run_record(branch)["epochs"] if line["epoch"] > first / math.ceil(rows["train"] / 16))
+    assert plan(spec, branch=True).evaluations == evaluated * rows["dev"] + rows["heldout"]
+    noisy = plan(spec).forward_passes - plan(trunk).forward_passes
+    assert total.forward_passes == plan(spec, branch=True).forward_passes + plan(trunk).forward_passes
+    assert plan(spec, branch=True).forward_passes >= noisy
 
 
 def test_published_rows_are_those_of_the_generator():
