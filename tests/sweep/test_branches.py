@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from safetensors.torch import load_file
 
+from scala_lab.sweep import cost
 from scala_lab.sweep.cells import Cell, Job, find_trunks
 from scala_lab.sweep.cost import estimate
 from scala_lab.sweep.engine import carry_out, run_sweep
@@ -48,7 +49,8 @@ def assert_as_from_scratch(store: RunStore, specs, tmp_path) -> None:
     assert not list(store.root.glob("runs/*/trunk")), "kept states are deleted"
 
 
-def test_shared_steps_are_trained_once(arms, tmp_path, steps):
+def test_shared_steps_are_trained_once(arms, tmp_path, steps, monkeypatch):
+    monkeypatch.setattr(cost, "run_seconds", lambda *_: 1.0)
     store, executor = RunStore(tmp_path / "store"), Here()
     records = run_sweep(map(Cell, arms), store, executor)
     lamb = arms[2].run_id
@@ -116,7 +118,7 @@ def test_branch_without_a_kept_state_is_trained_from_scratch(arms, tmp_path, mon
 
     store, branch = RunStore(tmp_path / "store"), arms[0]
     with monkeypatch.context() as patch:
-        patch.setattr(training, "load_model", None)
+        patch.setattr("scala_lab.training.trainer.load_model", None)
         carry_out(Job(arms[2].resolved(), store.root, keep_states=(1.0,)))
     carry_out(Job(branch.resolved(), store.root, trunk=store.run_folder(arms[2])))
     assert store.record(branch)["trunk"] is None
