@@ -125,13 +125,13 @@ class _Sweep:
             if status in ENDED and not (status == "failed" and jobs[key].retry_failed)
         }
         runs = {key: job.item for key, job in jobs.items() if isinstance(job.item, RunSpec)}
-        self.kept = {key: runs[key] for key in runs if key in self.ended and self._kept_states(key).is_dir()}
-        trunks = find_trunks({**self.kept, **{key: spec for key, spec in runs.items() if key not in self.ended}})
+        kept = {key: runs[key] for key in runs if key in self.ended and self._kept_states(key).is_dir()}
+        trunks = find_trunks({**kept, **{key: spec for key, spec in runs.items() if key not in self.ended}})
         self.trunks = {key: trunk for key, trunk in trunks.items() if key not in self.ended}
         keep: dict[str, set[float]] = defaultdict(set)
         for key, trunk in self.trunks.items():
             keep[trunk].add(plain_epochs(runs[key]))
-        self.keeping = {*keep, *(key for pair in find_trunks(runs).items() for key in pair if key in self.kept)}
+        self.keeping = {*keep, *(key for pair in find_trunks(runs).items() for key in pair if key in kept)}
         costs = {key: expected_cost(job.item) for key, job in jobs.items()}
         left_costs = {key: expected_cost(runs[key], branch=True) if key in self.trunks else costs[key] for key in jobs}
         # The longest first, so that no long run is left over when the others are done; the dict is the queue.
@@ -329,19 +329,20 @@ def carry_out(job: Job, train: Callable[..., object] | None = None) -> Outcome:
 
 
 def _train(store: RunStore, job: Job, spec: RunSpec, train: Callable[..., object] | None) -> Outcome:
-    """Train a run, from the state that its trunk keeps or, if there is none, from scratch."""
+    """Train a run, from the state that its trunk keeps or, if there is none that can be read, from scratch."""
     from scala_lab.training import train as training
     from scala_lab.training.run_dir import FolderInUse, kept_state
 
-    trunk = None if job.trunk is None or kept_state(job.trunk, spec) is None else str(job.trunk)
-    options: dict[str, Any] = {"save_every": job.save_every, "keep_states": job.keep_states, "trunk": trunk}
+    options: dict[str, Any] = {"save_every": job.save_every, "keep_states": job.keep_states}
     try:
+        if job.trunk is not None and kept_state(job.trunk, spec) is not None:
+            options["trunk"] = str(job.trunk)
         (train or training.train)(spec, store.run_folder(spec), resume=True, **options)
     except FolderInUse:
         return "locked"
     except Exception as error:  # noqa: BLE001 - any error belongs to this run alone
-        if trunk is not None and kept_state(Path(trunk), spec) is None:  # another sweep deleted it meanwhile
-            return _train(store, job, spec, train)
+        if job.trunk is not None and isinstance(error, UserError):  # such as a state that another sweep is deleting
+            return _train(store, replace(job, trunk=None), spec, train)
         store.record_failure(spec, *_describe(error))
     return "done"
 

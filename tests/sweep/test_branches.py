@@ -113,7 +113,7 @@ def test_states_that_nobody_deleted_are_deleted_by_the_next_sweep(arms, tmp_path
 
 
 def test_branch_without_a_kept_state_is_trained_from_scratch(arms, tmp_path, monkeypatch, steps):
-    """The trunk failed before; or another sweep deleted the states just before they were read."""
+    """The trunk failed before; another sweep deletes the states just before they are read; or they are damaged."""
     from scala_lab.training import train as training
 
     store, branch = RunStore(tmp_path / "store"), arms[0]
@@ -135,8 +135,14 @@ def test_branch_without_a_kept_state_is_trained_from_scratch(arms, tmp_path, mon
 
     monkeypatch.setattr(training, "check_trunk", delete_first)
     carry_out(Job(branch.resolved(), other.root, trunk=trunk))
-    assert other.record(branch)["status"] == "finished"
-    assert other.record(branch)["trunk"] is None
+    assert (other.record(branch)["status"], other.record(branch)["trunk"]) == ("finished", None)
+
+    monkeypatch.setattr(training, "check_trunk", check)
+    (tmp_path / "gone").rename(trunk / "trunk")
+    (trunk / "trunk/00000003/position.json").unlink()
+    also = arms[1]
+    carry_out(Job(also.resolved(), other.root, trunk=trunk))
+    assert (other.record(also)["status"], other.record(also)["trunk"]) == ("finished", None)
 
 
 def test_diverged_trunk_keeps_what_was_sound(inputs, tmp_path, monkeypatch):
