@@ -22,7 +22,7 @@ STEP_FUNCTIONS: Mapping[str, str] = {
 
 STEP_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "plain": {},
-    "rdrop": {"alpha": 0.5},
+    "rdrop": {"delay": 0.0, "alpha": 0.5},
     "scala": {
         "delay": 5.0,
         "delay_rule": "fixed",
