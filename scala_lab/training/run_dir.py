@@ -1,8 +1,8 @@
 """The folder of a run: one process writes to it, and it is consistent at any moment, even after kill -9.
 
 `run.json` is the record, `metrics.jsonl` has a line per step, `predictions.npz` the final prediction of every evaluated
-row, `checkpoint/` is the trained model, `state/` what an interrupted run resumes from, `trunk/` states that it keeps for
-other runs with the same prefix to branch off.
+row, `checkpoint/` is the trained model, `state/` what an interrupted run resumes from, `trunk/` states that it keeps
+for other runs with the same prefix to branch off.
 """
 
 from __future__ import annotations
