@@ -18,6 +18,7 @@ from scala_lab.report.figures.accuracy import difference_figure
 from scala_lab.report.figures.forest import forest_figure
 from scala_lab.report.figures.style import figure_files
 from scala_lab.report.figures.timing import worker_lines
+from scala_lab.report.tables import NOTHING
 from scala_lab.study.statistics import mean_interval
 from scala_lab.study.verdicts import effect
 from tests.report.own_studies import forgotten_imports, records_of, write_five, write_study
@@ -58,8 +59,8 @@ def test_evidence_on_a_part(claims):
     assert part_cells(claims["C1"], effect_part) == {
         **{"part": "ScaLA - LAMB", "verdict": "✓ supported", "measured": "+0.767 points"},
         **{"interval": "+0.387 to +1.15 (95%)", "paper": "+0.8 points (inside)"},
-        **{"smallest effect or range": "+0.4 points", "seeds": "3", "rows": "–", "paired SD": "0.15"},
-        **{"detectable": "0.499 points", "seeds to decide": "–"},
+        **{"smallest effect or range": "+0.4 points", "seeds": "3", "rows": NOTHING, "paired SD": "0.15"},
+        **{"detectable": "0.499 points", "seeds to decide": NOTHING},
     }
     assert part_cells(claims["C1"], no_worse_part)["smallest effect or range"] == "at least -0.4 points"
     assert part_cells(claims["C1"], factor)["paired SD"].endswith("(log)")
@@ -93,7 +94,7 @@ def test_arms_have_their_losses_and_the_place_of_their_rate(five):
     assert lamb["training loss / chance"] == pytest.approx(0.3)
     for column, split in (("held-out score", "heldout"), ("dev score", "dev")):
         assert lamb[column] == pytest.approx(np.mean([100 * run["metrics"][split]["accuracy"] for run in seeds]))
-    assert set(table[table["batch size"] == 512]["in grid"]) == {"–"}  # not tuned
+    assert set(table[table["batch size"] == 512]["in grid"]) == {NOTHING}  # not tuned
 
 
 def test_an_arm_of_which_a_run_diverged_or_never_started_says_so(tmp_path):
