@@ -1,36 +1,22 @@
 """Figures of accuracy: over batch sizes, rates, delays and ascent steps, by method, and against cost.
 
-Whiskers are standard deviations over runs; differences between methods are judged by paired intervals, not by them:
-`difference_figure` draws those.
+Whiskers are standard deviations over runs; differences between methods are judged by paired intervals, not by them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scala_lab.errors import UserError
-from scala_lab.report.figures.forest import add_legend, draw_part, set_axis
-from scala_lab.report.figures.style import (
-    BAD,
-    COLOURMAP,
-    COLOURS,
-    label_rows,
-    line_style,
-    new_figure,
-    require_columns,
-    styled,
-)
+from scala_lab.report.figures.style import BAD, COLOURMAP, COLOURS, line_style, new_figure, require_columns, styled
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from scala_lab.study.verdicts import Part
 
 ACCURACY = "accuracy (%)"
 
@@ -97,36 +83,6 @@ def dots_figure(frame: pd.DataFrame, *, title: str) -> Figure:
             axes.set(title=task, xlabel=ACCURACY, ylim=(len(methods) - 0.5, -0.5))
             axes.grid(axis="x")
         panels[0].set_yticks(range(len(methods)), methods)
-        figure.suptitle(title)
-    return figure
-
-
-def difference_figure(parts: Sequence[Part] | Mapping[str, Sequence[Part]], *, title: str) -> Figure:
-    """Draw paired comparisons, a row each: mean and interval, seeds as marks, the paper's value as an open diamond.
-
-    Rows are parts as `effect`, `equivalent` and the like make them (scala_lab/study/verdicts.py), in points or all in
-    factors; a mapping gives a panel each, such as one per task. Zero is a line, the smallest effect a dotted one, a
-    margin a band.
-    """
-    panels = {
-        name: [part for part in panel if math.isfinite(part.estimate.value)]
-        for name, panel in (parts if isinstance(parts, Mapping) else {"": parts}).items()
-    }
-    drawn = [part for panel in panels.values() for part in panel]
-    if not drawn:
-        raise UserError("none of the figure's comparisons was measured")
-    labels, columns = list(dict.fromkeys(part.statement for part in drawn)), [name for name in panels if panels[name]]
-    with styled():
-        figure = new_figure(2.6 + 2.6 * len(columns), 1.9 + 0.42 * len(labels))
-        for axes, name in zip(figure.subplots(1, len(columns), squeeze=False)[0], columns, strict=True):
-            set_axis(axes, panels[name])
-            for part in panels[name]:
-                row, seeds = labels.index(part.statement), part.estimate.numbers
-                draw_part(axes, row, part, {"color": COLOURS[0], "marker": "o", "markerfacecolor": "white"})
-                axes.plot(seeds, np.full(len(seeds), row + 0.3), "|", color="#666666", markersize=7)
-            label_rows(axes, labels if name == columns[0] else [""] * len(labels))
-            axes.set_title(name)
-        add_legend(figure, drawn)
         figure.suptitle(title)
     return figure
 
