@@ -33,6 +33,7 @@ NOISY: Mapping[str, Mapping[str, Any]] = {
     "two draws": {"method": "two-draws"},
     "R-Drop": {"method": "rdrop"},
     "FreeLB-3": {"method": "freelb"},
+    "SAM": {"method": "sam"},
 }
 
 

@@ -41,19 +41,31 @@ class BatchPlan:
 
     def global_batch(self, step: int) -> np.ndarray:
         """Return the rows of a step (0-based, over all epochs), longest first."""
+        return self.groups(step)[0]
+
+    def groups(self, step: int, size: int | None = None) -> list[np.ndarray]:
+        """Return the rows of a step in groups of `size`, by default one, cut before each is sorted, longest first."""
         epoch, index = divmod(step, self.steps_per_epoch)
         if epoch not in self._orders:  # a cache of one epoch
             self._orders.clear()
             self._orders[epoch] = np.random.default_rng([self.seed, epoch]).permutation(len(self.lengths))
         rows = self._orders[epoch][index * self.batch_size : (index + 1) * self.batch_size]
-        return rows[np.argsort(-self.lengths[rows], kind="stable")]
+        parts = np.split(rows, np.arange(size, len(rows), size)) if size else [rows]
+        return [part[np.argsort(-self.lengths[part], kind="stable")] for part in parts]
+
+    def deal_groups(self, groups: list[np.ndarray], rank: int = 0, memory: float = 1.0) -> list[list[np.ndarray]]:
+        """Return the micro-batches of one worker, by group: a share of the only group, or of several whole ones."""
+        if len(groups) == 1:
+            return [self.deal(groups[0], rank, memory)]
+        parts = [self._cut(group, self._max_rows(memory)) for group in groups]
+        return deal(parts, [self._load(group) for group in parts], self.workers)[rank]
 
     def deal(self, global_batch: np.ndarray, rank: int = 0, memory: float = 1.0) -> list[np.ndarray]:
         """Return the micro-batches of one worker, each an array of rows; the first worker has the largest load.
 
         `memory` is the memory of a row relative to a plain step: micro-batches are smaller by this factor.
         """
-        max_rows = max(1, int(self.micro_batch / memory))
+        max_rows = self._max_rows(memory)
         if self.workers == 1:
             return self._cut(global_batch, max_rows)
         candidates = []
@@ -67,6 +79,9 @@ class BatchPlan:
             candidates.append([self._cut(share, max_rows, cuts) for share in shares])
         best = min(candidates, key=lambda dealt: max(map(self._load, dealt)))
         return sorted(best, key=self._load, reverse=True)[rank]
+
+    def _max_rows(self, memory: float) -> int:
+        return max(1, int(self.micro_batch / memory))
 
     def _cut(self, rows: np.ndarray, max_rows: int, cuts: list[int] | None = None) -> list[np.ndarray]:
         """Cut rows into micro-batches, at the given points or where that is cheapest."""

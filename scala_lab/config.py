@@ -30,7 +30,7 @@ from scala_lab.errors import UserError, nearest
 from scala_lab.machine import default_threads, pick_device
 from scala_lab.methods.recipes import FREELB_PUBLISHED, RECIPES, STEP_DEFAULTS, find_recipe
 
-RESULT_VERSION = 3
+RESULT_VERSION = 4
 """Part of every run id; raise it when a change of the code changes the results of a spec."""
 
 
@@ -84,7 +84,7 @@ class RecipeSpec:
     """How a micro-batch becomes a gradient. Options that are not set come from the method's recipe."""
 
     method: str = "scala"
-    """plain, lamb, scala, scala-effective, two-draws, gaussian, rdrop, freelb or ngd."""
+    """plain, lamb, scala, scala-effective, two-draws, gaussian, rdrop, freelb, sam, asam or ngd."""
     delay: float | None = None
     """t_s: epochs (0-based, fractions allowed) before the noise starts; 0 is from the first step."""
     delay_rule: Literal["fixed", "settled"] | None = None
@@ -124,6 +124,17 @@ class RecipeSpec:
     """FreeLB: size of the random start; default as published for the task."""
     adv_max_norm: float | None = None
     """FreeLB: radius of the ball, 0 for none; default as published for the task."""
+    adv_scale: float | None = None
+    """FreeLB: factor on adv-lr, adv-init and adv-max-norm."""
+    radius_unit: Literal["absolute", "embedding"] | None = None
+    """Unit of rho, omega and FreeLB's radii. absolute: as published; embedding: the median norm of the pretrained word
+    embeddings, per coordinate where the radius is."""
+    sam_rho: float | None = None
+    """SAM: radius of the ascent on the weights."""
+    sam_m: int | None = None
+    """SAM: number m of samples that share one ascent; default the whole batch."""
+    sam_adaptive: bool | None = None
+    """SAM: scale the ascent of each weight by its size, as ASAM does."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -162,7 +173,7 @@ class OptimSpec:
     min_weight_norm: float = 0.0
     """L of nu(c)."""
     groups: Literal["tensor", "layer"] | None = None
-    """What shares one adaptive rate: a tensor (default of lamb) or a transformer layer (default of ngd)."""
+    """What shares one adaptive rate of lamb or ngd: a transformer layer (default) or a tensor."""
     adapt_all: bool = False
     """lamb: adapt the rate of biases and LayerNorm too."""
 
@@ -275,7 +286,7 @@ def _resolve(spec: RunSpec) -> RunSpec:
         optimizer=optimizer,
         eps=_default(spec.optim.eps, 1e-8 if optimizer == "adamw" else 1e-6),
         clip_norm=_default(spec.optim.clip_norm, 1.0 if optimizer == "adamw" else 0.0),
-        groups=spec.optim.groups or ("layer" if optimizer == "ngd" else "tensor"),
+        groups=spec.optim.groups or ("tensor" if optimizer == "adamw" else "layer"),
     )
     _check(resolved)
     return resolved
@@ -320,9 +331,9 @@ def _is_folder(model: str) -> bool:
 
 
 _MINIMUM = {
-    1: "batch_size micro_batch epochs workers threads pga_steps adv_passes train_samples eval_samples max_steps",
+    1: "batch_size micro_batch epochs workers threads pga_steps adv_passes train_samples eval_samples max_steps sam_m",
     0: "heldout_samples tuning_samples delay lambda alpha rho omega sigma seed data_seed weight_decay clip_norm eps "
-    "min_weight_norm max_weight_norm adv_lr adv_init adv_max_norm warmup dropout beta1 beta2",
+    "min_weight_norm max_weight_norm adv_lr adv_init adv_max_norm adv_scale sam_rho warmup dropout beta1 beta2",
     4: "max_length",
 }
 

@@ -1,23 +1,28 @@
-"""What the studies of time share: timed first steps of methods, their medians, and the gain from more workers."""
+"""What the studies of time share: timed first steps of methods, their medians, and the time model's continuation."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from scala_lab.config import RunSpec
 from scala_lab.study import Cell, DataFrame, Profile
-from scala_lab.study.statistics import Estimate, paired_columns, paired_ratio
-from scala_lab.study.variants import BASELINE, MethodVariant
-from scala_lab.study.verdicts import Part
+from scala_lab.study.gates import Gate
+from scala_lab.study.statistics import FACTOR, Estimate, mean_interval
+from scala_lab.study.tables import data_frame
+from scala_lab.study.variants import BASELINE, LAMB, MethodVariant
 from scala_lab.sweep.cells import Measurement
-from scala_lab.timing.calibration import PIECE_SECONDS, WITHIN, calibration
+from scala_lab.timing.calibration import PIECE_SECONDS, WITHIN, Calibration, calibration
 from scala_lab.timing.harness import step_times
-from studies._checkpoints import middle_rate
+from scala_lab.timing.model import Load, even_load
 
-SMALL, LARGE = "small batch", "large batch"
+SMALL, LARGE, NO_DELAY = "small batch", "large batch", "ScaLA without delay"
+CALIBRATION = "calibration"
+"""Stands in the place of a link where a cell measures the machine's constants instead of steps."""
 MIN_STEPS, ROWS, WARMUP = 6, 1536, 2
 """Timed steps: as many as have this many rows at the large batch size, but not fewer; after some of warm-up."""
 RATES = ("1gbit", "200mbit")
@@ -26,13 +31,17 @@ GAIN = 1.2
 """Doubling the workers is said to help when it divides the time by more than this; perfect scaling divides it by 2."""
 PAPER_WORKERS = 32
 """How far the paper's large batch scales."""
+BAND = 0.9
+"""Share of the held-out cells whose error lies within the band of a projection."""
 
 
 def first_steps(profile: Profile, row: MethodVariant, task: str, batch_size: int, model: str | None = None) -> RunSpec:
-    """Return the spec of one step with one worker: its run shows that the method works here, before it is timed."""
-    rate = middle_rate(profile, row, batch_size)
+    """Return the spec of one step with one worker: its run shows that the method works here, before it is timed.
+
+    Its rate is that of `scala-lab train`: how long a step takes does not depend on it.
+    """
     overrides = {**row.overrides, "workers": 1, "max_steps": 1}
-    return profile.spec(task, row.recipe, batch_size, rate, seed=profile.seeds[0], model=model, **overrides)
+    return profile.spec(task, row.recipe, batch_size, seed=profile.seeds[0], model=model, **overrides)
 
 
 def timed_steps(
@@ -57,12 +66,13 @@ def step_cells(
 ) -> list[Cell]:
     """Return timings of methods, each at its batch size, for every number of workers of the profile.
 
-    All run on one host, and two workers also on two hosts over each link, unless the profile has GPUs.
+    All run on one host, and two workers also on two hosts over each link, unless the profile has GPUs; the calibration
+    of the machine is added where it is needed to project times to more workers.
     """
-    links = [(workers, WITHIN) for workers in profile.workers]
-    if profile.settings.get("device") != "cuda" and max(profile.workers) >= 2:
-        links += [(2, rate) for rate in rates]
-    cells = []
+    links, cells = [(workers, WITHIN) for workers in profile.workers], []
+    if profile.settings.get("device") != "cuda":
+        links += [(2, rate) for rate in rates if max(profile.workers) >= 2]
+        cells.append(Cell(machine_constants(profile), task=task, workers=0, link=CALIBRATION, sizes={}))
     for workers, link in links:
         sizes = {row.method: batch_size for row, batch_size in rows if workers <= batch_size}
         specs = {row.method: first_steps(profile, row, task, size) for row, size in rows if row.method in sizes}
@@ -100,13 +110,14 @@ def step_rows(done: DataFrame) -> DataFrame:
 
 
 def measured(done: DataFrame) -> DataFrame:
-    """Return the cells without those that this machine cannot measure."""
-    return done[done["lack"].isna()] if "lack" in done else done
+    """Return the cells that have timed steps, without the calibration and what this machine cannot measure."""
+    timed = done[done["link"] != CALIBRATION] if "link" in done else done
+    return timed[timed["lack"].isna()] if "lack" in timed else timed
 
 
 def lacking(done: DataFrame) -> list[str]:
     """Return a note on the links that could not be measured, if there are any."""
-    missing = done.drop(measured(done).index)
+    missing = done[done["lack"].notna()] if "lack" in done else done.iloc[:0]
     return [f"Not measured over {', '.join(missing['link'])}: {missing['lack'].iloc[0]}."] if len(missing) else []
 
 
@@ -116,16 +127,118 @@ def medians(rows: DataFrame, by: list[str], value: str) -> DataFrame:
     return rows.groupby(by, sort=False)[value].agg(low=low, value="median", high=high).reset_index()
 
 
-def gain_per_doubling(line: DataFrame, value: str, counts: list[float]) -> Estimate:
+def factor_of(ratios: DataFrame) -> Estimate:
+    """Return the geometric mean of ratios, one per timed step, which is the unit here."""
+    return replace(mean_interval(ratios, FACTOR), note="n counts timed steps")
+
+
+def gain_per_doubling(line: DataFrame, value: str, counts: Sequence[float]) -> Estimate:
     """Return the factor by which doubling the workers divides the time, on average from the first to the last count."""
     if len(counts) < 2:
-        return Estimate(math.nan, -math.inf, math.inf, 0, unit="x")
-    pairs = paired_columns(line[["workers", "step", value]], value, "workers", counts[0], counts[-1])
-    whole = paired_ratio(pairs["left"], pairs["right"])
-    power = 1 / math.log2(counts[-1] / counts[0])
-    return replace(whole, value=whole.value**power, low=whole.low**power, high=whole.high**power)
+        return Estimate(math.nan, unit=FACTOR)
+    first, last = (line[line["workers"] == count].set_index("step")[value] for count in (counts[0], counts[-1]))
+    return factor_of((first / last) ** (1 / math.log2(counts[-1] / counts[0])))
 
 
-def undecided(parts: list[Part]) -> list[Part]:
-    """Return the parts with their verdicts withheld: there are too few workers to judge what the paper claims."""
-    return [replace(part, verdict="inconclusive") if part.estimate.n else part for part in parts]
+def workers_gate(counts: Sequence[float], needed: int) -> Gate:
+    """Ask that steps were timed with so many workers."""
+    most = max(counts, default=0)
+    found = f"timed with up to {most:g} worker{'s' * (most != 1)}"
+    return Gate("workers", most >= needed, found, "" if most >= needed else f"steps timed with {needed} workers")
+
+
+def heldout_rows(done: DataFrame) -> DataFrame:
+    """Return one row per timed cell over a calibrated link: seconds of a step, predicted and measured.
+
+    The predictions come from the calibration among the cells, which has seen none of the timed steps.
+    """
+    constants, rows = constants_of(done), []
+    for cell in measured(done).to_dict("records") if constants is not None else []:
+        workers, link = int(cell["workers"]), cell["link"]
+        if constants is None or (workers > 1 and link not in constants.links):
+            continue
+        model = constants.model(link)
+        for label, batch_size in cell["sizes"].items():
+            names = ("micro_batches", "rows", "tokens", "squares")
+            loads = [Load(*load) for load in zip(*(cell[f"{label}:load {name}"] for name in names), strict=True)]
+            predictions = [("step", model.step_seconds), ("without", model.without_communication)]
+            for value, predict in predictions if workers > 1 else predictions[:1]:
+                predicted = np.median([predict(load, workers, **_kind(label)) for load in loads])
+                seconds = np.median(cell[f"{label}:{value}"])
+                rows.append(
+                    {"task": cell["task"], "method": label, "B": batch_size, "workers": workers, "link": link}
+                    | {"communication": "yes" if value == "step" else "no", "measured": seconds}
+                    | {"predicted": predicted, "predicted / measured": predicted / seconds}
+                )
+    return data_frame(rows)
+
+
+def constants_of(done: DataFrame) -> Calibration | None:
+    """Return the calibration among the cells, if it was taken."""
+    calibrated = done[done["link"] == CALIBRATION]
+    return None if calibrated.empty else Calibration.from_dict(calibrated.iloc[0].to_dict())
+
+
+def error_factors(rows: DataFrame) -> DataFrame:
+    """Return the factors, at least 1, by which predictions of `heldout_rows` are off."""
+    return np.exp(np.abs(np.log(rows["predicted / measured"])))
+
+
+def _kind(label: str) -> dict[str, Any]:
+    """Return the optimizer and the share of noise of a line's steps, as the time model takes them."""
+    noisy = label == NO_DELAY
+    return {"optimizer": "lamb" if noisy or label == LAMB.method else "adamw", "noise": float(noisy)}
+
+
+def projected_steps(profile: Profile, done: DataFrame) -> DataFrame:
+    """Return seconds of a step beyond the measured numbers of workers, up to the paper's, by label.
+
+    Columns: label, B, workers, steps_per_epoch, seconds, without, and `factor`: 90% of the held-out cells lie within
+    this factor of their prediction. The hosts are like this one and filled like it, their links as fast as within it.
+    Rows have the padded length that those of the first worker have on the most workers that were timed. Empty where
+    nothing was calibrated.
+    """
+    constants, here, heldout = constants_of(done), measured(done[done["link"] == WITHIN]), heldout_rows(done)
+    if constants is None or here.empty or heldout.empty:
+        return data_frame([], ["label", "B", "workers", "steps_per_epoch", "seconds", "without", "factor"])
+    model, factor = constants.model(WITHIN, constants.cores), float(error_factors(heldout).quantile(BAND))
+    cell, rows = here.loc[here["workers"].idxmax()].to_dict(), []
+    counts = [2**power for power in range(1, 11) if cell["workers"] < 2**power <= PAPER_WORKERS]
+    for label, batch_size in cell["sizes"].items():
+        length = float(np.sum(cell[f"{label}:load tokens"]) / np.sum(cell[f"{label}:load rows"]))
+        micro_batch = min(int(profile.settings.get("micro_batch", 64)), batch_size)
+        for workers in counts:
+            load = even_load(batch_size, workers, micro_batch, length)
+            times: dict[str, Callable[..., float]] = {
+                "seconds": model.step_seconds,
+                "without": model.without_communication,
+            }
+            rows.append(
+                {"label": label, "B": batch_size, "workers": workers, "factor": factor}
+                | {"steps_per_epoch": cell[f"{label}:steps_per_epoch"]}
+                | {name: predict(load, workers, **_kind(label)) for name, predict in times.items()}
+            )
+    return data_frame(rows)
+
+
+def projection_note(projected: DataFrame) -> list[str]:
+    """Say what the dashed part of a figure is, if there is any."""
+    if projected.empty:
+        return []
+    return [
+        f"Dashed to {projected['workers'].max()} workers: projected by the time model (study `projection`) for hosts "
+        "like this one with links as within it. The band is the factor within which it predicts "
+        f"{100 * BAND:.0f}% of this study's timed cells, {projected['factor'].iloc[0]:.2f}."
+    ]
+
+
+def with_projection(lines: DataFrame, projected: DataFrame, value: str) -> DataFrame:
+    """Return measured medians followed by projected values, in one figure's columns: measured, value, low, high."""
+    import pandas as pd
+
+    if projected.empty:
+        return lines.assign(measured=True)
+    ahead = projected.assign(measured=False, value=projected[value])
+    ahead = ahead.assign(low=ahead["value"] / ahead["factor"], high=ahead["value"] * ahead["factor"])
+    columns = [*lines.columns, "measured"]
+    return pd.concat([lines.assign(measured=True), ahead[columns]], ignore_index=True)

@@ -1,18 +1,32 @@
-"""Figure 1(b): how do the best learning rate and the accuracy it reaches change with the batch size?"""
+"""Figure 1(b): how do the best learning rate and the accuracy it reaches change with the batch size?
+
+The heat map shows the trials that tuned the baseline's rate: one seed, scored on tuning rows. Accuracies come from runs
+at the tuned rates with all seeds, scored on other rows.
+"""
 
 from __future__ import annotations
+
+import math
+from functools import partial
 
 import numpy as np
 
 from scala_lab.report.figures.accuracy import rate_heat_map
 from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
-from scala_lab.study.statistics import mean_interval, slope_interval
-from scala_lab.study.tables import best_runs, data_frame, grid_note, status_note
-from scala_lab.study.variants import BASELINE, grid_cells, tuned_cells
-from scala_lab.study.verdicts import Claim, ClaimRecord, above, record, within
+from scala_lab.study.gates import Gate, accuracy_gates
+from scala_lab.study.statistics import LEVEL, Estimate, contrast, slope_per_doubling
+from scala_lab.study.tables import data_frame, difference_drawing, notes, status_note
+from scala_lab.study.tuning import TUNING_SPLIT
+from scala_lab.study.variants import BASELINE, arm_cells, rate_trials
+from scala_lab.study.verdicts import Claim, ClaimRecord, effect, judge, record, within
 
 ABOUT_SQRT = (0.25, 0.75)
 """Exponents of B that count as about a square root: nearer to 1/2 than to a constant rate or to the linear rule."""
+MIN_SIZES = 3
+HALF_STEP = 0.5
+"""Half of a grid's step, in doublings: the best rate lies no further from the nearest one that was tried."""
+DISAGREEMENT = 0.04
+"""Share of answers that differ between two trials: what the standard error of their difference follows from."""
 
 C3 = Claim(
     id="C3",
@@ -20,131 +34,148 @@ C3 = Claim(
     study="generalizability",
     statement="The best learning rate grows about with the square root of the batch size.",
     paper="roughly sqrt(B) over B = 1K to 8K, not always",
-    rule="The exponent of B in the best rate, found per batch size and seed from a parabola through the best cell and "
-    "its neighbours, within {} to {}.".format(*ABOUT_SQRT),
+    rule="The exponent of B in the best rate, from a least-squares line through the logarithms, lies within {} to {}. "
+    "A batch size's best rate is anywhere between the lowest and the highest rate whose trial is within one standard "
+    "error of the best one's score, and half a step of the grid beyond; the interval adds up these errors. There is "
+    "one tuning seed: what other seeds would change beyond that is not in it.".format(*ABOUT_SQRT),
 )
-
 C4 = Claim(
     id="C4",
     source="Figure 1(b)",
     study="generalizability",
     statement="Large batches are less accurate than the small one at their best rates, the more so the larger.",
-    paper="the gap to B=32 grows from 1K to 8K",
-    rule="The gap to the small batch above 0 on average over the large ones, and its slope per doubling above 0.",
+    paper="the gap to B=32 grows from 1K to 8K; on MNLI it is 0.5 at 1K (Table 2) and 1.3 at 8K (Figure 7)",
+    rule="The mean gap of the large batches to the small one, and the slope of accuracy over the large ones per "
+    "doubling of B, one per seed, are effects at least half as large as the paper's 0.9 and -0.27 points.",
 )
 
 
 def cells(profile: Profile) -> list[Cell]:
-    """Return the baseline at the small batch size, and on the grid of batch sizes and rates."""
-    task = profile.pair[0]
-    heat = [
-        cell
-        for batch_size in profile.batch_sizes
-        for cell in grid_cells(profile, BASELINE, batch_size, profile.heat_rates, profile.side_seeds, [task])
-    ]
-    return [*tuned_cells(profile, BASELINE, profile.small_batch, [task]), *heat]
+    """Return the baseline at its tuned rates, and the trials that tuned them."""
+    task = profile.pair[:1]
+    arms = [cell for size in profile.batch_sizes for cell in arm_cells(profile, BASELINE, size, task)]
+    return arms + rate_trials(profile, "adamw", profile.batch_sizes, task)
 
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Draw the heat map; compare the best rates and the gaps to the small batch."""
     task, small = profile.pair[0], profile.small_batch
-    frame = frame[frame["seed"].isin(profile.side_seeds)]
-    heat = frame[frame["batch_size"] != small]
-    best = best_runs(frame, ("batch_size",))
-    claims = [c3(heat), c4(best)]
-    budget = f"AdamW, {profile.settings['epochs']} epochs, means over {len(profile.side_seeds)} seeds."
-    best_caption = "Figure 1(b): the best rate of each batch size and its gap to the small batch."
+    arms, trials = frame[frame["interior"].notna()], frame[frame["interior"].isna()]
+    measured = [name for name in frame.columns if name.startswith(f"{TUNING_SPLIT}_")]
+    rows = profile.settings.get("tuning_samples", 0)
+    trials = trials.assign(score=trials[measured[0]] if measured else math.nan, rows=rows)
+    claims = [judge(partial(rule, level=profile.level), runs) for rule, runs in ((c3, trials), (c4, arms))]
+    exponent, gap, slope = (part.estimate for claim in claims for part in claim.parts)
     tables = [
         Tabulation(
             "",
-            heat_table(heat),
+            heat_table(trials),
             f"Figure 1(b): accuracy (%) of the baseline on {task}, batch sizes as rows, rates as columns.",
-            [f"{budget} {grid_note(best, ('batch_size',))}", *status_note(frame)],
+            [f"AdamW, {profile.settings['epochs']} epochs, one seed, {rows:,} tuning rows.", *status_note(trials)],
         ),
-        Tabulation("best", best_by_size(best, small), best_caption),
+        Tabulation(
+            "best",
+            best_by_size(arms, small),
+            "Figure 1(b): tuned rate of each batch size, its accuracy on other rows, and the gap to the small batch.",
+            notes(profile, arms),
+        ),
     ]
-    figure = Drawing(
-        "",
-        rate_heat_map(heat_cells(heat), f"Baseline on {task}: accuracy over batch size and rate"),
-        f"Figure 1(b): accuracy of the baseline on {task} over batch size and rate. Framed: the best rate of a batch "
-        "size, dashed where it ends the grid. Lines: rates that the square-root and the linear rule carry over from "
-        "the smallest batch shown.",
-    )
-    exponent, slope = claims[0].parts[0].estimate, claims[1].parts[1].estimate
+    figures = difference_drawing(claims[1].parts, f"Gap to B={small} on {task}", "Figure 1(b)", "gaps")
+    if trials["score"].notna().any():
+        caption = (
+            f"Figure 1(b): accuracy of the baseline on {task} over batch size and rate, on tuning rows. Framed: the "
+            "best rate of a batch size, dashed where it ends its grid. Lines: rates that the square-root and the "
+            "linear rule carry over from the smallest batch shown."
+        )
+        heat_map = rate_heat_map(heat_cells(trials), f"Baseline on {task}: accuracy over batch size and rate")
+        figures.insert(0, Drawing("", heat_map, caption))
     summary = (
-        f"The best rate grows with B to the power {exponent}; the gap to B={small} grows by {slope} points per "
-        "doubling."
+        f"The best rate grows with B to the power {exponent}; large batches lie {gap} below B={small}, and accuracy "
+        f"changes by {slope} per doubling."
     )
-    return Findings(tables, [figure], claims, summary)
+    return Findings(tables, figures, claims, summary)
 
 
-def heat_cells(heat: DataFrame) -> DataFrame:
-    """Return a row per batch size and rate: the mean score, nan unless all seeds finished, and whether any diverged."""
-    groups = heat.groupby(["batch_size", "rate"], as_index=False)
-    scores = groups["score"].agg(lambda values: values.mean(skipna=False))
-    diverged = groups["status"].agg(lambda values: (values == "diverged").any()).rename(columns={"status": "diverged"})
-    return scores.merge(diverged)
+def heat_cells(trials: DataFrame) -> DataFrame:
+    """Return a row per batch size and rate: the score, nan unless it finished, and whether it diverged."""
+    return trials[["batch_size", "rate", "score"]].assign(diverged=trials["status"] == "diverged")
 
 
-def heat_table(heat: DataFrame) -> DataFrame:
-    """Return batch sizes as rows, rates as columns; a cell says so if a seed diverged."""
-    cells = heat_cells(heat)
+def heat_table(trials: DataFrame) -> DataFrame:
+    """Return batch sizes as rows, rates as columns; a cell says so if it diverged."""
+    cells = heat_cells(trials)
     cells["score"] = cells["score"].astype(object).where(~cells["diverged"], "diverged")
     table = cells.pivot(index="batch_size", columns="rate", values="score")
     return table.rename(columns=lambda rate: f"{rate:g}").rename_axis(columns=None, index="batch size")
 
 
-def best_by_size(best: DataFrame, small: int) -> DataFrame:
-    """Return the best rate of each batch size, whether it ends the grid, its score, and the gap to the small batch."""
-    small_score = best[best["batch_size"] == small]["score"].mean()
+def best_by_size(arms: DataFrame, small: int) -> DataFrame:
+    """Return the tuned rate of each batch size, whether it lies inside of its grid, its score, and the gap."""
+    small_score = arms[arms["batch_size"] == small]["score"].mean()
     rows = [
-        (size, runs["rate"].iloc[0], bool(runs["edge"].iloc[0]), score := runs["score"].mean(), small_score - score)
-        for size, runs in best.groupby("batch_size")
+        (size, runs["rate"].iloc[0], bool(runs["interior"].iloc[0]), score := runs["score"].mean(), small_score - score)
+        for size, runs in arms.groupby("batch_size")
     ]
-    columns = ["batch size", "best rate", "ends the grid", "accuracy", f"gap to B={small}"]
+    columns = ["batch size", "tuned rate", "inside of its grid", "accuracy", f"gap to B={small}"]
     return data_frame(rows, columns).set_index("batch size")
 
 
-def c3(heat: DataFrame) -> ClaimRecord:
-    """Fit the exponent on the whole grid: batch_size, rate, seed and score (nan where a run diverged)."""
-    best = best_rates(heat)
-    exponent = slope_interval(np.log(best["batch_size"].astype(float)), np.log(best["rate"].astype(float)))
-    return record(C3, [within("exponent of B in the best rate", exponent, *ABOUT_SQRT)])
-
-
-def best_rates(heat: DataFrame) -> DataFrame:
-    """Return the best rate of each batch size and seed, columns batch_size, seed and rate.
-
-    Where the best cell has neighbours on both sides, the rate is that of the top of the parabola through the three,
-    over log rate; at the edge of the grid it is the cell's own.
-    """
-    groups = heat.dropna(subset=["score"]).sort_values("rate").groupby(["batch_size", "seed"])
-    rows = [(*key, _top(runs["rate"].to_numpy(float), runs["score"].to_numpy(float))) for key, runs in groups]
-    return data_frame(rows, ["batch_size", "seed", "rate"])
-
-
-def _top(rates: np.ndarray, scores: np.ndarray) -> float:
-    best = int(scores.argmax())
-    if not 0 < best < len(rates) - 1:
-        return float(rates[best])
-    near = slice(best - 1, best + 2)
-    square, line, _ = np.polyfit(np.log(rates[near]), scores[near], 2)
-    if square >= 0:
-        return float(rates[best])
-    return float(np.clip(np.exp(-line / (2 * square)), rates[best - 1], rates[best + 1]))
-
-
-def c4(best: DataFrame) -> ClaimRecord:
-    """Compare the scores of large batches at their best rates with those of the smallest batch_size, by seed."""
-    small = best[best["batch_size"] == best["batch_size"].min()].set_index("seed")["score"]
-    large = best[best["batch_size"] > best["batch_size"].min()]
-    gap = large["seed"].map(small) - large["score"]
-    slope = slope_interval(np.log2(large["batch_size"].astype(float)), gap)
-    parts = [
-        above("gap of large batches to the small one", mean_interval(gap, "points")),
-        above("slope of the gap per doubling of B, in points", slope),
+def c3(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:
+    """Fit the exponent on the trials: batch_size, rate, score on tuning rows (nan where a run diverged) and rows."""
+    scored = frame.dropna(subset=["score"])
+    best = scored.sort_values("score").groupby("batch_size", as_index=False).tail(1)
+    rates = {size: runs["rate"] for size, runs in scored.groupby("batch_size")}
+    best = best.assign(
+        interior=[
+            bool(rates[run["batch_size"]].min() < run["rate"] < rates[run["batch_size"]].max())
+            for run in best.to_dict("records")
+        ]
+    )
+    sizes = sorted(frame["batch_size"].unique().tolist())
+    asked = ("arms run", "clear of chance", "fitted", "best setting inside", "steps")
+    enough = len(sizes) >= MIN_SIZES
+    remedy = "" if enough else f"at least {MIN_SIZES} batch sizes, so that a line can miss them"
+    gates = [
+        Gate("batch sizes", enough, f"{len(sizes)} batch sizes", remedy),
+        *accuracy_gates(best, sizes, ask=asked, column="batch_size"),
     ]
-    return record(C4, parts)
+    part = within("exponent of B in the best rate", exponent_of(scored, level), *ABOUT_SQRT, paper=0.5, scale=scale)
+    return record(C3, [part], gates)
+
+
+def exponent_of(scored: DataFrame, level: float) -> Estimate:
+    """Return the exponent with the interval that the plausible ranges of best rates leave.
+
+    A rate that is uniform in a range of width w, in doublings, has the variance w^2 / 12.
+    """
+    sizes, middles, variances = [], [], []
+    for size, runs in scored.groupby("batch_size"):
+        error = 100 * math.sqrt(DISAGREEMENT / runs["rows"].iloc[0])
+        plausible = np.log2(runs[runs["score"] >= runs["score"].max() - error]["rate"].to_numpy(float))
+        sizes.append(float(size))
+        middles.append((plausible.min() + plausible.max()) / 2)
+        variances.append((plausible.max() - plausible.min() + 2 * HALF_STEP) ** 2 / 12)
+    if len(sizes) < 2:
+        return Estimate(math.nan, level=level)
+    centred = np.log2(sizes) - np.mean(np.log2(sizes))
+    weights = centred / np.sum(centred**2)
+    error = math.sqrt(float(weights**2 @ variances))
+    note = "one tuning seed: the interval is that of the grid and the tuning rows"
+    return Estimate(float(weights @ middles), 1, error, df=1e6, se_rows=error, level=level, note=note)
+
+
+def c4(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:
+    """Compare the scores of large batches at their best rates with those of the smallest batch_size, by seed."""
+    sizes = sorted(frame["batch_size"].unique().tolist())
+    large = sizes[1:]
+    weights = {**dict.fromkeys(sizes[:1], 1.0), **dict.fromkeys(large, -1 / max(1, len(large)))}
+    gap = contrast(frame, weights, column="batch_size", level=level)
+    slope = slope_per_doubling(frame[frame["batch_size"].isin(large)], level=level)
+    parts = [
+        effect("gap of large batches to the small one", gap, 0.9, scale=scale),
+        effect("slope of accuracy over large batches per doubling of B", slope, -0.27, scale=scale),
+    ]
+    return record(C4, parts, accuracy_gates(frame, sizes, column="batch_size"))
 
 
 STUDY = Study(

@@ -11,7 +11,7 @@ import numpy as np
 from scala_lab.report.figures.landscape import side_by_side, slice_1d_plot
 from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.tables import data_frame
-from studies._checkpoints import RATE_NOTE, SIDE_BY_SIDE, measured_cells
+from studies._checkpoints import RATE_NOTE, SIDE_BY_SIDE, measured_cells, run_cells
 
 if TYPE_CHECKING:
     from scala_lab.training.run_dir import RunResult
@@ -60,7 +60,8 @@ def measure(
 def cells(profile: Profile) -> list[Cell]:
     """Return small batch, large batch and ScaLA with the first seed."""
     settings = {"samples": profile.curvature.samples, "threads": profile.curvature.threads, **LINE, **PLANE}
-    return measured_cells(profile, measure, lambda seed: settings, SIDE_BY_SIDE, profile.seeds[:1])
+    first = [run for run in run_cells(profile, SIDE_BY_SIDE) if run.labels["seed"] == profile.seeds[0]]
+    return measured_cells(first, measure, lambda seed: settings)
 
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
@@ -76,7 +77,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     notes = [
         f"Mean training loss over {profile.curvature.samples} rows of {task}, seed {profile.seeds[0]}, no dropout.",
         "Plane: the same two directions' random numbers, rescaled row by row to each model's weights.",
-        RATE_NOTE,
+        f"{RATE_NOTE} A model that has not fitted its rows looks flat: compare models of similar loss.",
     ]
     title = "Loss along the top eigenvector of each model"
     draw = partial(side_by_side, planes, x_label=X_LABEL, y_label=Y_LABEL)

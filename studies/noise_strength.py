@@ -1,55 +1,55 @@
 """Beyond the paper: how strong must the noise be to act, and when is it too strong?
 
-Three kinds over decades of omega, all with shared dropout masks, so that the noise is the only difference between the
-two passes: adversarial with normalized ascent (rho = omega), adversarial with the printed ascent (rho = 10 omega, the
-paper's ratio), and Gaussian.
+Adversarial noise with normalized ascent (rho = omega) and Gaussian noise over decades of omega, in units of the median
+norm of a word embedding. Both have shared dropout masks, so that the noise is the only difference between the two
+passes.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from scala_lab.report.figures.accuracy import ACCURACY, lines_figure
 from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
-from scala_lab.study.tables import HEADINGS, best_runs, grid_note, means_by, panel_rows, status_note, two_digits
-from scala_lab.study.variants import EFFECTIVE, LAMB, side_cells
+from scala_lab.study.statistics import paired_difference
+from scala_lab.study.tables import HEADINGS, means_by, notes, panel_rows, two_digits
+from scala_lab.study.variants import EFFECTIVE, LAMB, arm_cells
 
-NORMALIZED, LITERAL, GAUSSIAN = "normalized ascent, rho = omega", "printed ascent, rho = 10 omega", "Gaussian"
-NO_NOISE = "no noise (LAMB)"
+NORMALIZED, GAUSSIAN, NO_NOISE = "normalized ascent, rho = omega", "Gaussian", "no noise (LAMB)"
 DIVERGENCE = HEADINGS["divergence"]
 
 
 def cells(profile: Profile) -> list[Cell]:
     """Return LAMB, and each kind of noise at every omega."""
-    batch_size, tasks = profile.large_batch, profile.pair[1:]
-    cells = side_cells(profile, LAMB.named(NO_NOISE), batch_size, tasks, omega=math.inf)
-    for omega in profile.radii:
+    batch_size, tasks = profile.large_batch, profile.pair[-1:]
+    cells = arm_cells(profile, LAMB.but(NO_NOISE), batch_size, tasks, omega=math.inf)
+    given = replace(EFFECTIVE, radius="")
+    for omega in profile.strengths:
         kinds = (
-            EFFECTIVE.but(NORMALIZED, omega=omega, rho=omega),
-            EFFECTIVE.but(LITERAL, omega=omega, rho=10 * omega, ascent="literal"),
-            EFFECTIVE.but(GAUSSIAN, omega=omega, noise="gaussian"),
+            given.but(NORMALIZED, omega=omega, rho=omega),
+            given.but(GAUSSIAN, omega=omega, rho=omega, noise="gaussian"),
         )
-        cells += side_cells(profile, kinds, batch_size, tasks, omega=omega)
+        cells += arm_cells(profile, kinds, batch_size, tasks, omega=omega)
     return cells
 
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare accuracy and divergence over omega."""
-    task = profile.pair[1]
-    best = best_runs(frame, ("method", "omega"))
+    task = profile.pair[-1]
     table = Tabulation(
         "",
-        strength_table(best),
+        strength_table(frame, profile.level),
         f"Accuracy (%) and mean divergence r over omega on {task}, B={profile.large_batch}.",
         [
-            f"Means over {len(profile.side_seeds)} seeds. {grid_note(best)}",
-            *status_note(frame),
-            "Shared dropout masks, delay of the effective recipe. r is that of the last step.",
+            *notes(profile, frame, against=NO_NOISE),
+            "omega in units of the median norm of a word embedding; shared dropout masks, delay of the effective "
+            "recipe. r is that of the last step.",
         ],
     )
     figures = []
-    if len(best):
-        positive = best.assign(divergence=best["divergence"].where(best["divergence"] > 0))
+    if frame["score"].notna().any():
+        positive = frame.assign(divergence=frame["divergence"].where(frame["divergence"] > 0))
         figure = lines_figure(
             panel_rows(positive, {ACCURACY: "score", DIVERGENCE: "divergence"}),
             "omega",
@@ -62,20 +62,26 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
             log_y=(DIVERGENCE,),
         )
         figures.append(Drawing("", figure, f"Accuracy and divergence over omega on {task}."))
-    return Findings([table], figures, (), _summary(best))
+    return Findings([table], figures, (), _summary(frame))
 
 
-def strength_table(best: DataFrame) -> DataFrame:
-    """Return a row per kind and omega."""
-    means = means_by(best, ("method", "omega"), ("score", "divergence")).reset_index()
+def strength_table(frame: DataFrame, level: float) -> DataFrame:
+    """Return a row per kind and omega, with the paired difference from no noise."""
+    means = means_by(frame, ("method", "omega"), ("score", "divergence")).reset_index()
+    for row, (method, omega) in enumerate(zip(means["method"], means["omega"], strict=True)):
+        if method != NO_NOISE:
+            pair = frame[(frame["omega"] == math.inf) | ((frame["method"] == method) & (frame["omega"] == omega))]
+            gain = paired_difference(pair, method, NO_NOISE, level=level)
+            ends = (gain.low, gain.high) if gain.decided else (math.nan, math.nan)
+            means.loc[row, ["minus no noise", "from", "to"]] = gain.value, *ends
     means["omega"] = means["omega"].where(means["omega"] != math.inf)
     means[DIVERGENCE] = two_digits(means[DIVERGENCE])
     return means.set_index(["method", "omega"])
 
 
-def _summary(best: DataFrame) -> str:
-    plain = best[best["method"] == NO_NOISE]["score"].mean()
-    scores = best[best["method"] == NORMALIZED].groupby("omega")["score"].mean()
+def _summary(frame: DataFrame) -> str:
+    plain = frame[frame["method"] == NO_NOISE]["score"].mean()
+    scores = frame[frame["method"] == NORMALIZED].groupby("omega")["score"].mean().dropna()
     if scores.empty:
         return ""
     return (

@@ -12,20 +12,19 @@ import numpy as np
 from scala_lab.report.figures.timing import worker_lines
 from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.tables import data_frame
-from scala_lab.study.variants import LAMB
 from scala_lab.sweep.cells import Measurement
 from scala_lab.timing.calibration import WITHIN, Calibration
-from scala_lab.timing.model import Load, Workload, best_workers, epoch_seconds
+from scala_lab.timing.model import Workload, best_workers, epoch_seconds
 from scala_lab.timing.paper_times import SECONDS, paper_projection
 from studies import method_scalability, scalability
-from studies._timings import LARGE, machine_constants, measured
+from studies._timings import BAND, constants_of, error_factors, heldout_rows, measured
 
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 LARGE_BATCH = 1024
 MAX_ERROR = 1.5
 """A cell whose predicted time is off by more than this factor is named as one that the model does not explain."""
-PAPER, HERE, RUN = "paper", "here", "run"
-"""Kinds of cells: a fit to the paper's tables, the calibration of this machine, runs that it has not seen."""
+PAPER, HERE = "paper", "here"
+"""Kinds of cells: a fit to the paper's tables; the calibration of this machine and runs that it has not seen."""
 PAPER_CAPTION = "Projected seconds per epoch of MNLI; reported are 1 and 32 workers at B=32 and 32 at B=1K."
 ASSUMED = (
     "The tables cannot tell what an exchange takes on two workers from what it takes on 16: one kind of link stands "
@@ -42,15 +41,14 @@ def cells(profile: Profile) -> list[Cell]:
     ]
     if profile.settings.get("device") == "cuda":
         return fits
-    timings = [*scalability.cells(profile), *method_scalability.cells(profile)]
-    runs = [Cell(cell.item, kind=RUN, **cell.labels) for cell in timings]
-    return [*fits, Cell(machine_constants(profile), kind=HERE), *runs]
+    timed = {cell.key: cell for cell in (*scalability.cells(profile), *method_scalability.cells(profile))}
+    return [*fits, *(Cell(cell.item, kind=HERE, **cell.labels) for cell in timed.values())]
 
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare predictions with what was measured here and with what the paper reports, and project to more workers."""
     done = frame[frame["status"] == "finished"]
-    parts = [_here(profile, done), _paper(done[done["kind"] == PAPER])]
+    parts = [_here(profile, done[done["kind"] == HERE]), _paper(done[done["kind"] == PAPER])]
     return Findings(
         tables=[table for part in parts for table in part.tables],
         figures=[figure for part in parts for figure in part.figures],
@@ -60,19 +58,17 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
 
 def _here(profile: Profile, done: DataFrame) -> Findings:
     """Predict every timed cell of this machine from its calibration, which has seen none of them."""
-    calibrated, runs = done[done["kind"] == HERE], measured(done[done["kind"] == RUN])
-    if calibrated.empty or runs.empty:
+    constants, rows = constants_of(done) if len(done) else None, heldout_rows(done) if len(done) else done
+    if constants is None or rows.empty:
         return Findings()
-    constants = Calibration.from_dict(calibrated.iloc[0].to_dict())
-    rows = heldout_rows(constants, runs)
-    if rows.empty:
-        return Findings()
-    error = 100 * (np.exp(np.abs(np.log(rows["predicted / measured"]))) - 1)
+    error = 100 * (error_factors(rows) - 1)
+    runs, ninety = measured(done), error.quantile(BAND)
     lines, best = own_projection(profile, constants, runs)
     notes = [
         "Predicted from a calibration of about a minute that times made-up batches, updates and messages, and no run. "
         "Measured: medians of the studies of scalability.",
-        f"Median error {np.median(error):.0f}%, largest {error.max():.0f}%.",
+        f"Median error {np.median(error):.0f}%, {100 * BAND:.0f}% of cells within {ninety:.0f}%, largest "
+        f"{error.max():.0f}%.",
     ]
     caption = (
         f"Projected seconds per 100,000 rows of {profile.pair[0]} on hosts like this one, {constants.cores} workers "
@@ -87,39 +83,15 @@ def _here(profile: Profile, done: DataFrame) -> Findings:
         ],
         figures=[Drawing("here", figure, caption)],
         found=f"On this machine the model predicts {len(rows)} cells that it has not seen with a median error of "
-        f"{np.median(error):.0f}%.",
+        f"{np.median(error):.0f}%, {100 * BAND:.0f}% of them within {ninety:.0f}%.",
     )
-
-
-def heldout_rows(constants: Calibration, runs: DataFrame) -> DataFrame:
-    """Return one row per timed cell over a calibrated link: seconds of a step, predicted and measured."""
-    rows = []
-    for cell in runs.to_dict("records"):
-        workers, link = int(cell["workers"]), cell["link"]
-        if workers > 1 and link not in constants.links:
-            continue
-        model = constants.model(link)
-        for label, batch_size in cell["sizes"].items():
-            noisy = label == method_scalability.NO_DELAY
-            optimizer = "lamb" if noisy or label == LAMB.method else "adamw"
-            names = ("micro_batches", "rows", "tokens", "squares")
-            loads = [Load(*load) for load in zip(*(cell[f"{label}:load {name}"] for name in names), strict=True)]
-            predictions = [("step", model.step_seconds), ("without", model.without_communication)]
-            for value, predict in predictions if workers > 1 else predictions[:1]:
-                predicted = np.median([predict(load, workers, optimizer, noise=float(noisy)) for load in loads])
-                seconds = np.median(cell[f"{label}:{value}"])
-                rows.append(
-                    {"task": cell["task"], "method": label, "B": batch_size, "workers": workers, "link": link}
-                    | {"communication": "yes" if value == "step" else "no", "measured": seconds}
-                    | {"predicted": predicted, "predicted / measured": predicted / seconds}
-                )
-    return data_frame(rows)
 
 
 def own_projection(profile: Profile, constants: Calibration, runs: DataFrame) -> tuple[DataFrame, list[str]]:
     """Return lines over workers for each calibrated link between hosts, and notes on the best number of workers."""
-    cell = runs[runs["task"] == profile.pair[0]].iloc[0].to_dict()
-    length = float(np.sum(cell[f"{LARGE}:tokens"]) / np.sum(cell[f"{LARGE}:samples"]))
+    cell = runs.sort_values("task", key=lambda tasks: tasks != profile.pair[0], kind="stable").iloc[0].to_dict()
+    label = next(iter(cell["sizes"]))
+    length = float(np.sum(cell[f"{label}:tokens"]) / np.sum(cell[f"{label}:samples"]))
     work = Workload(100_000, length, int(profile.settings.get("micro_batch", 64)), "adamw")
     rows, notes = [], []
     for link in constants.links:

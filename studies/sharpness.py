@@ -1,24 +1,41 @@
-"""Figure 1(c), claims C5 and C6: the top Hessian eigenvalue where each method ends, and how it varies with samples."""
+"""Figure 1(c), claims C5 and C6: the top Hessian eigenvalue where each method ends, and how it varies with samples.
+
+Curvature falls as a model fits its rows, so that methods are also compared at equal training loss: each run of the
+paper's three methods is trained again up to where its loss first falls to the largest loss that one of the three ends
+with.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from scala_lab.report.figures.accuracy import difference_figure
 from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
-from scala_lab.study.statistics import Estimate
+from scala_lab.study.gates import accuracy_gates
+from scala_lab.study.statistics import LEVEL, Estimate, paired_ratio
 from scala_lab.study.tables import data_frame
-from scala_lab.study.variants import LAMB, SCALA
-from scala_lab.study.verdicts import Claim, ClaimRecord, above, ratio, record
-from studies._checkpoints import ALL, LARGE, RATE_NOTE, SMALL, measured_cells
+from scala_lab.study.variants import BASELINE, LAMB, SCALA_OTHER, SMALL_BATCH
+from scala_lab.study.verdicts import SAME_RATIO, Claim, ClaimRecord, Part, effect, judge, no_worse, record
+from scala_lab.sweep.cells import Measurement
+from studies._checkpoints import ALL, RATE_NOTE, SIDE_BY_SIDE, measured_cells, run_cells
 
 if TYPE_CHECKING:
+    from scala_lab.curvature.checkpoint import Loaded
     from scala_lab.training.run_dir import RunResult
 
 MAX_POWER_PRODUCTS = 30
 """Maximum Hessian products of the check by power iteration: it needs far more than Lanczos for the same residual."""
+CHECKS = 8
+"""How often per epoch the loss of a run that is trained again is compared with the loss to be matched."""
+RUN, MATCHED = "run", "matched"
+"""Kinds of cells beside the measurements at the end."""
+MEASURED = ["eigenvalue", "deviation", "loss", "matched", "matched_loss", "matched_epoch"]
+"""Numbers of a run that may be missing."""
 
 
 def measure(
@@ -37,7 +54,7 @@ def measure(
 
     A residual r bounds the relative error of an eigenvalue by r. `power_products` limits the check, 0 for none.
     `threads` is set by the caller: it is part of what determines the last bits. In the result, `deviation` is the
-    standard deviation over the sets, None for one; `score` is the run's headline metric in percent.
+    standard deviation over the sets, None for one.
     """
     from scala_lab.curvature import HessianOperator, load_run, top_eigenpairs
 
@@ -63,25 +80,116 @@ def measure(
         "tolerance": tol,
         "hvps": hvps,
         "loss": float(np.mean(losses)),
-        "score": next((100 * value for split in runs[0].metrics.values() for value in split.values()), None),
         **power,
     }
 
 
+def measure_matched(
+    runs: Sequence[RunResult],
+    *,
+    names: Sequence[str],
+    samples: int,
+    tol: float = 1e-3,
+    max_products: int = 300,
+    seed: int = 0,
+    threads: int = 1,
+) -> dict[str, Any]:
+    """Measure the top eigenvalue of several runs at one loss over the same rows, the largest that one ends with.
+
+    A run that ends below it is trained again, with its own schedule, until its loss first falls to it. The result has
+    `name:eigenvalue` (None if it did not converge), `name:loss` and `name:epoch`, where that was, for each run, and
+    `target`.
+    """
+    from scala_lab.curvature import HessianOperator, load_run, top_eigenpairs
+
+    loaded = [load_run(run, samples, seed=seed) for run in runs]
+    ends = [HessianOperator(each.model, each.sets[0]).loss() for each in loaded]
+    result: dict[str, Any] = {"target": max(ends)}
+    for name, run, each, end in zip(names, runs, loaded, ends, strict=True):
+        epoch = train_until(run, each, max(ends)) if end < max(ends) else float(run.spec.optim.epochs)
+        op = HessianOperator(each.model, each.sets[0])
+        top = top_eigenpairs(op, 1, tol, max_products=max_products, seed=seed)
+        value = float(top.eigenvalues[0]) if top.converged else None
+        result |= {f"{name}:eigenvalue": value, f"{name}:loss": op.loss(), f"{name}:epoch": epoch}
+    return result
+
+
+def train_until(run: RunResult, loaded: Loaded, target: float) -> float:
+    """Train a run again, by one worker, until its loss is at most the target; return the epoch, leave the weights."""
+    import torch
+
+    from scala_lab.curvature import HessianOperator
+    from scala_lab.training.distributed import join_world
+    from scala_lab.training.preparation import prepare
+    from scala_lab.training.trainer import Training
+
+    threads, spec = torch.get_num_threads(), run.spec.override(workers=1).resolved()
+    try:
+        training = Training(spec, prepare(spec), join_world(spec.machine))
+        training.model.train()
+        per_epoch = training.plan.steps_per_epoch
+        for done in range(1, training.steps + 1):
+            training.accumulate(done - 1)
+            training.update(done - 1)
+            if done % max(1, per_epoch // CHECKS) == 0 or done == training.steps:
+                loaded.model.load_state_dict(training.model.state_dict())
+                if HessianOperator(loaded.model, loaded.sets[0]).loss() <= target:
+                    break
+    finally:
+        torch.set_num_threads(threads)
+    return done / per_epoch
+
+
 def cells(profile: Profile) -> list[Cell]:
-    """Return five methods on the task of the paper's figure, with every seed; the first seed is checked."""
-    plan = profile.curvature
-    settings = {"samples": plan.samples, "sets": plan.sets, "tol": plan.tol, "threads": plan.threads}
+    """Return the runs of all methods on the task of the paper's figure, and what is measured of them.
+
+    The first seed is checked by power iteration; the paper's three methods are also measured at equal loss.
+    """
+    plan, runs = profile.curvature, run_cells(profile, ALL, kind=RUN)
+    settings = {"samples": plan.samples, "tol": plan.tol, "threads": plan.threads}
 
     def by_seed(seed: int) -> dict[str, Any]:
-        return {**settings, "power_products": MAX_POWER_PRODUCTS if seed == profile.seeds[0] else 0}
+        checked = {"power_products": MAX_POWER_PRODUCTS if seed == profile.seeds[0] else 0}
+        return {**settings, "sets": plan.sets, **checked}
 
-    return measured_cells(profile, measure, by_seed, ALL, profile.seeds)
+    names, matched = [variant.method for variant in SIDE_BY_SIDE], []
+    for seed in profile.seeds:
+        by_method = {run.labels["method"]: run.specs[0] for run in runs if run.labels["seed"] == seed}
+        specs = tuple(by_method[name] for name in names)
+        measurement = Measurement(measure_matched, specs, {**settings, "names": names})
+        matched.append(Cell(measurement, kind=MATCHED, task=profile.pair[0], seed=seed))
+    return [*runs, *measured_cells(runs, measure, by_seed), *matched]
+
+
+def sharpness_rows(frame: DataFrame) -> DataFrame:
+    """Return the runs with what was measured of each; an eigenvalue that did not converge is nan.
+
+    Columns beside those of runs: eigenvalue (mean over disjoint sets of rows), deviation (standard deviation over them;
+    nan for one set), loss, residuals and so on at the end; matched, matched_loss and matched_epoch at equal loss.
+    """
+    runs, found = frame[frame["kind"] == RUN], frame[frame["status"] == "finished"]
+    ends = found[found["kind"] == "measurement"].set_index(["method", "seed"])
+    equal = found[found["kind"] == MATCHED].set_index("seed")
+    keys = list(zip(runs["method"], runs["seed"], strict=True))
+    columns: dict[str, list[Any]] = {}
+    names = ("eigenvalues", "residuals", "converged", "hvps", "power_eigenvalue", "power_residual", "power_hvps")
+    for name in (*MEASURED[:3], *names):
+        columns[name] = [ends[name].get(key) if name in ends else None for key in keys]
+    for name, part in zip(MEASURED[3:], ("eigenvalue", "loss", "epoch"), strict=True):
+        columns[name] = [equal.get(f"{method}:{part}", {}).get(seed) for method, seed in keys]
+    rows = runs.drop(columns=[name for name in columns if name in runs]).assign(**columns)
+    rows[MEASURED] = rows[MEASURED].astype(float)
+    converged = [bool(value) and value == value for value in rows["converged"]]
+    rows[["eigenvalue", "deviation"]] = rows[["eigenvalue", "deviation"]].where(np.array(converged)[:, None])
+    return rows
 
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Draw bars, tabulate eigenvalues with their residuals, and judge the claims."""
-    done = frame[frame["status"] == "finished"]
+    from scala_lab.report.figures.curvature import sharpness_over_loss
+
+    rows = sharpness_rows(frame)
+    done = rows[rows["loss"].notna()]
     if done.empty:
         return Findings()
     plan, task = profile.curvature, done["task"].iloc[0]
@@ -90,61 +198,86 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         f"rows of {task}, without dropout; mean over sets and seeds. Deviation: over the sets, mean over seeds.",
         f"Lanczos to the residual shown. Power iteration, the paper's method, as a check on the first set of the first "
         f"seed: its eigenvalue over Lanczos's after at most {MAX_POWER_PRODUCTS} products.",
+        "At equal loss: on the first set, where a run's loss, looked at "
+        f"{CHECKS} times per epoch, first falls to the largest with which one of the seed's three runs ends.",
         "ScaLA differs from the baselines in its optimizer and in its noise; LAMB's row shows what the optimizer does.",
         f"{RATE_NOTE} Budget: {profile.settings['epochs']} epochs; passes: forward passes over the training rows, a "
         "backward counted as two.",
     ]
-    lost = frame[frame["status"] != "finished"]
+    lost = rows[rows["loss"].isna()]
     if len(lost):
         notes.append(f"Without a result: {', '.join(sorted(set(lost['method'])))} ({len(lost)} runs).")
-    caption = f"Figure 1(c): top eigenvalue on {task}, mean and deviation over sets and seeds."
+    claims = [judge(partial(rule, level=profile.level), rows) for rule in (c5, c6)]
+    figures = [Drawing("", _bars(done), f"Figure 1(c): top eigenvalue on {task}, over sets and seeds.")]
+    parts = [part for claim in claims for part in claim.parts if part.estimate.n]
+    if parts:
+        figure = difference_figure(parts, title="Ratios of top eigenvalues")
+        figures.append(Drawing("ratios", figure, "Figure 1(c): ratios, paired by seed; marks are seeds."))
+    caption = "Sharpness against training loss: every seed at the end, and where the loss was equal."
+    figures.append(Drawing("loss", sharpness_over_loss(loss_rows(done)), caption))
     return Findings(
-        tables=[Tabulation("", sharpness_table(done), "Figure 1(c): sharpness at the end of training.", notes)],
-        figures=[Drawing("", _bars(done), caption)],
-        claims=[c5(done), c6(done)],
-        found=_sentence(done),
+        tables=[
+            Tabulation("", sharpness_table(done, profile.level), "Figure 1(c): sharpness where training ends.", notes)
+        ],
+        figures=figures,
+        claims=claims,
+        found=_sentence(claims),
     )
 
 
-def sharpness_table(done: DataFrame) -> DataFrame:
+def sharpness_table(done: DataFrame, level: float = LEVEL) -> DataFrame:
     """Return one row per method."""
     rows = []
     for method, runs in done.groupby("method", sort=False):
-        over_small, check = Estimate(1.0, 1.0, 1.0, len(runs)), runs[runs["power_hvps"].notna()]
-        if method != SMALL.method:
-            over_small = ratio(done, method, SMALL.method, value="eigenvalue")
+        over_small, check = Estimate(math.nan), runs[runs["power_hvps"].notna()]
+        if method != SMALL_BATCH.method:
+            over_small = paired_ratio(done, method, SMALL_BATCH.method, value="eigenvalue", level=level)
         rows.append(
             {
                 "method": method,
                 "B": runs["batch_size"].iloc[0],
                 "rate": runs["rate"].iloc[0],
                 "seeds": len(runs),
-                "passes": runs["passes"].iloc[0],
+                "passes": runs["forward_passes"].mean(),
                 "top eigenvalue": runs["eigenvalue"].mean(),
-                "deviation": runs["deviation"].astype(float).mean(),
+                "deviation": runs["deviation"].mean(),
                 "over small batch": over_small.value,
                 "low": over_small.low if over_small.decided else np.nan,
                 "high": over_small.high if over_small.decided else np.nan,
+                "loss": runs["loss"].mean(),
+                "loss over chance": (runs["loss"] / runs["chance_loss"]).mean(),
+                "at equal loss": runs["matched"].mean(),
+                "that loss": runs["matched_loss"].mean(),
+                "at epoch": runs["matched_epoch"].mean(),
                 "largest residual": max(max(values) for values in runs["residuals"]),
                 "converged": f"{int(runs['converged'].sum())}/{len(runs)}",
                 "products": int(runs["hvps"].sum()),
                 "power / Lanczos": (check["power_eigenvalue"] / [values[0] for values in check["eigenvalues"]]).mean(),
                 "power residual": check["power_residual"].max(),
                 "power products": int(check["power_hvps"].sum()),
-                "loss": runs["loss"].mean(),
                 "score": runs["score"].mean(),
             }
         )
     return data_frame(rows)
 
 
+def loss_rows(done: DataFrame) -> DataFrame:
+    """Return the points of the figure of sharpness against loss: each run at the end, and at equal loss."""
+    columns = ["label", "seed", "state", "loss", "value"]
+    ends = zip(done["method"], done["seed"], ["end"] * len(done), done["loss"], done["eigenvalue"], strict=True)
+    equal = zip(
+        *(done["method"], done["seed"], ["equal loss"] * len(done), done["matched_loss"], done["matched"]), strict=True
+    )
+    return data_frame([*ends, *equal], columns).dropna()
+
+
 def _bars(done: DataFrame) -> Any:
     from scala_lab.report.figures.curvature import sharpness_bars
 
     rows = [
-        (f"{run['method']} (B = {run['batch_size']})", value, residual <= run["tolerance"])
+        (f"{run['method']} (B = {run['batch_size']})", value, bool(run["converged"]))
         for run in done.to_dict("records")
-        for value, residual in zip(run["eigenvalues"], run["residuals"], strict=True)
+        for value in run["eigenvalues"]
     ]
     figure = sharpness_bars(data_frame(rows, ["checkpoint", "eigenvalue", "converged"]))
     figure.axes[0].set_xlabel(
@@ -153,12 +286,9 @@ def _bars(done: DataFrame) -> Any:
     return figure
 
 
-def _sentence(done: DataFrame) -> str:
-    parts = []
-    for left, right in ((LARGE, SMALL), (LARGE, SCALA), (SMALL, SCALA), (LAMB, SCALA)):
-        over = ratio(done, left.method, right.method, value="eigenvalue")
-        parts += [f"{left.method} over {right.method} {over}"] if over.n else []
-    return f"Top eigenvalue: {'; '.join(parts)}." if parts else ""
+def _sentence(claims: Sequence[ClaimRecord]) -> str:
+    found = [f"{part.statement} {part.estimate}" for claim in claims for part in claim.parts if part.estimate.n]
+    return f"Ratios of top eigenvalues: {'; '.join(found)}." if found else ""
 
 
 C5 = Claim(
@@ -168,8 +298,9 @@ C5 = Claim(
     statement="A model trained with a large batch ends in a sharper place than one trained with a small batch, and its "
     "sharpness varies more between samples.",
     paper="top eigenvalue 2.6x, deviation 3.9x",
-    rule="Ratios large over small batch, paired by seed: reproduced if the intervals of both lie above 1, "
-    "contradicted if one lies below 1.",
+    rule="Ratios large over small batch, paired by seed, are effects at least as large as the root of the paper's, "
+    "half of it on the log scale; the deviation decides where several sets of rows were measured. The ratio at equal "
+    "training loss stands beside.",
 )
 
 C6 = Claim(
@@ -178,34 +309,45 @@ C6 = Claim(
     study="sharpness",
     statement="ScaLA ends in a place much less sharp than the large-batch baseline does, and a little less sharp than "
     "the small-batch baseline.",
-    paper="6.9x smaller than at the large batch; slightly below the small batch",
-    rule="Ratios large batch over ScaLA and small batch over ScaLA, paired by seed: reproduced if the intervals of "
-    "both lie above 1, contradicted if one lies below 1.",
+    paper="6.9x smaller than at the large batch, 2.6x of which is the small batch's, but 'slightly' below that",
+    rule="The ratio large batch over ScaLA, paired by seed, is an effect at least as large as the root of the paper's; "
+    f"ScaLA is not sharper than the small batch by more than a factor of {SAME_RATIO}. ScaLA has the t_s that is "
+    "better on tuning rows; the other one, LAMB and the ratios at equal training loss stand beside.",
 )
 
 
-def c5(frame: DataFrame) -> ClaimRecord:
-    """Judge large batch against small batch.
-
-    The frame has one row per run: task, method, seed, eigenvalue (mean over disjoint sets of rows), deviation
-    (standard deviation over them; nan for one set) and converged. Runs whose eigenvalue did not converge are left out.
-    """
-    converged = frame[frame["converged"].astype(bool)]
+def c5(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:
+    """Judge large batch against small batch by the rows of `sharpness_rows`."""
+    over = partial(paired_ratio, frame, BASELINE.method, SMALL_BATCH.method, level=level)
+    one_set = not frame["deviation"].notna().any()
     parts = [
-        above(f"{value}, large over small batch", ratio(converged, LARGE.method, SMALL.method, value=value), 1.0)
-        for value in ("eigenvalue", "deviation")
+        effect("large over small batch", over(value="eigenvalue"), 2.6, scale=scale),
+        effect("deviation, large over small batch", over(value="deviation"), 3.9, scale=scale, contextual=one_set),
+        effect("large over small batch, equal loss", over(value="matched"), 2.6, scale=scale, contextual=True),
     ]
-    return record(C5, parts)
+    return record(C5, parts, accuracy_gates(frame, (SMALL_BATCH.method, BASELINE.method)))
 
 
-def c6(frame: DataFrame) -> ClaimRecord:
-    """Judge ScaLA against both batch sizes, by the frame of `c5`; runs that did not converge are left out."""
-    converged = frame[frame["converged"].astype(bool)]
+def c6(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:
+    """Judge ScaLA against both batch sizes by the rows of `sharpness_rows`."""
+    small, large, scala = (variant.method for variant in SIDE_BY_SIDE)
+
+    def part(left: str, right: str, about: str, paper: float, value: str = "eigenvalue", **more: Any) -> Part:
+        estimate = paired_ratio(frame, left, right, value=value, level=level)
+        return effect(about, estimate, paper, scale=scale, **more)
+
+    not_sharper = partial(no_worse, margin=SAME_RATIO, paper=6.9 / 2.6, scale=scale)
+    over_small = partial(paired_ratio, frame, small, scala, level=level)
+    beside = {"contextual": True}
     parts = [
-        above(f"eigenvalue, {batch} over ScaLA", ratio(converged, batch, SCALA.method, value="eigenvalue"), 1.0)
-        for batch in (LARGE.method, SMALL.method)
+        part(large, scala, "large batch over ScaLA", 6.9),
+        not_sharper("small batch over ScaLA", over_small(value="eigenvalue")),
+        part(large, scala, "large batch over ScaLA, equal loss", 6.9, "matched", **beside),
+        not_sharper("small batch over ScaLA, equal loss", over_small(value="matched"), **beside),
+        part(large, SCALA_OTHER.method, "large batch over ScaLA, other t_s", 6.9, **beside),
+        part(LAMB.method, scala, "LAMB over ScaLA", 6.9, **beside),
     ]
-    return record(C6, parts)
+    return record(C6, parts, accuracy_gates(frame, (small, large, scala)))
 
 
 STUDY = Study(

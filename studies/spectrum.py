@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.tables import data_frame
-from studies._checkpoints import RATE_NOTE, SIDE_BY_SIDE, measured_cells
+from studies._checkpoints import RATE_NOTE, SIDE_BY_SIDE, measured_cells, run_cells
 
 if TYPE_CHECKING:
     from scala_lab.training.run_dir import RunResult
@@ -68,7 +68,8 @@ def cells(profile: Profile) -> list[Cell]:
     """Return small batch, large batch and ScaLA with the first seed."""
     plan = profile.curvature
     settings = {"samples": plan.samples, "top_k": 1, "tol": plan.tol, "threads": plan.threads}
-    return measured_cells(profile, measure, lambda seed: settings, SIDE_BY_SIDE, profile.seeds[:1])
+    first = [run for run in run_cells(profile, SIDE_BY_SIDE) if run.labels["seed"] == profile.seeds[0]]
+    return measured_cells(first, measure, lambda seed: settings)
 
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:

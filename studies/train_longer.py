@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from scala_lab.report.figures.accuracy import lines_figure
-from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
-from scala_lab.study.tables import HEADINGS, best_runs, data_frame, grid_note, status_note, time_note
-from scala_lab.study.variants import BASELINE, EFFECTIVE, SCALA, side_cells
-from scala_lab.study.verdicts import Claim, ClaimRecord, above, difference, record
+from functools import partial
+
+from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
+from scala_lab.study.gates import accuracy_gates
+from scala_lab.study.statistics import LEVEL, paired_difference
+from scala_lab.study.tables import difference_drawing, notes, table_by_task
+from scala_lab.study.variants import BASELINE, SCALA_OTHER, SCALA_TUNED, arm_cells
+from scala_lab.study.verdicts import Claim, ClaimRecord, effect, judge, record
 
 LONGER = "baseline, longer"
 
@@ -15,67 +18,48 @@ C15 = Claim(
     source="Figure 6",
     study="train_longer",
     statement="Training the large-batch baseline for twice the epochs does not reach ScaLA's accuracy.",
-    paper="below 84 after 12 epochs against 85.2 after 6 (MNLI, B=2K)",
-    rule="ScaLA minus the baseline trained longer above 0.",
+    paper="hardly 84 after 12 epochs against 85.2 after 6 (MNLI, B=2K)",
+    rule="ScaLA minus the baseline trained longer is an effect at least half as large as the paper's 1.2 points. ScaLA "
+    "has the t_s that is better on tuning rows; the other one is shown.",
 )
 
 
 def cells(profile: Profile) -> list[Cell]:
-    """Return the baseline for the usual epochs and for longer, and ScaLA, at twice the large batch size."""
+    """Return the baseline for the usual epochs and for longer, and ScaLA."""
     longer = BASELINE.but(LONGER, epochs=profile.longer * profile.settings["epochs"])
-    variants = (BASELINE, longer, SCALA, EFFECTIVE)
-    return side_cells(profile, variants, 2 * profile.large_batch, profile.pair[:1], seeds=profile.seeds)
+    variants = (BASELINE, longer, SCALA_TUNED, SCALA_OTHER)
+    return arm_cells(profile, variants, profile.longer_batch or profile.large_batch, profile.pair[:1])
 
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
-    """Compare accuracy after every epoch."""
-    best = best_runs(frame)
-    claim = c15(best)
-    task, batch_size = profile.pair[0], 2 * profile.large_batch
+    """Compare accuracy and cost."""
+    claim = judge(partial(c15, level=profile.level), frame)
+    task, batch_size = profile.pair[0], profile.longer_batch or profile.large_batch
+    shown = ("steps", "forward_passes", "score", "dev")
     table = Tabulation(
         "",
-        longer_table(profile, best),
-        f"Figure 6: accuracy (%) on {task} at B={batch_size} after the last epoch and at the best one.",
+        table_by_task(frame, ("method", "batch_size"), [task], shown, against=LONGER, level=profile.level),
+        f"Figure 6: accuracy (%) on {task} at B={batch_size} after the last epoch.",
         [
-            f"Means over {len(profile.seeds)} seeds. {grid_note(best)} The rate of the longer run falls over its own "
-            "epochs.",
-            *status_note(frame),
-            time_note(profile),
+            *notes(profile, frame, against=LONGER),
+            f"The baseline that trains longer has {profile.longer} times the epochs, over which its rate falls, and "
+            "the peak rate that is tuned for the usual epochs.",
         ],
     )
-    curves = epoch_scores(best)
-    figures = []
-    if len(curves):
-        figure = lines_figure(curves, "epoch", x_label="epoch", title=f"Training longer at B={batch_size}")
-        figures = [Drawing("", figure, f"Figure 6: accuracy after every epoch on {task} at B={batch_size}.")]
+    figures = difference_drawing(claim.parts, f"Training longer at B={batch_size}", f"Figure 6, on {task}")
     summary = f"ScaLA minus the baseline trained {profile.longer} times as long: {claim.parts[0].estimate}."
     return Findings([table], figures, [claim], summary)
 
 
-def longer_table(profile: Profile, best: DataFrame) -> DataFrame:
-    """Return a row per method: its epochs, cost and accuracy."""
-    epochs, shown = profile.settings["epochs"], ("forward_passes", "train_seconds", "score", "best_score")
-    rows = [
-        (method, epochs * (profile.longer if method == LONGER else 1), *(runs[name].mean() for name in shown))
-        for method, runs in best.groupby("method", sort=False)
-    ]
-    return data_frame(rows, ["method", "epochs", *(HEADINGS[name] for name in shown)]).set_index("method")
-
-
-def epoch_scores(best: DataFrame) -> DataFrame:
-    """Return a row per run and epoch: task, method, seed, epoch and score, of the first metric on the first split."""
-    rows = []
-    for _, run in best.iterrows():
-        for epoch in run["epochs"] if isinstance(run["epochs"], list) else []:
-            metrics = next(value for value in epoch.values() if isinstance(value, dict))
-            score = 100 * next(iter(metrics.values()))
-            rows.append((run["task"], run["method"], run["seed"], epoch["epoch"], score))
-    return data_frame(rows, ["task", "method", "seed", "epoch", "score"])
-
-
-def c15(best: DataFrame) -> ClaimRecord:
+def c15(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:
     """Compare ScaLA with the baseline that trains longer."""
-    return record(C15, [above("ScaLA minus the baseline trained longer", difference(best, "ScaLA", LONGER))])
+    scala, other, minus = SCALA_TUNED.method, SCALA_OTHER.method, partial(paired_difference, frame, level=level)
+    parts = [
+        effect("ScaLA minus the baseline trained longer", minus(scala, LONGER), 1.2, scale=scale),
+        effect(f"{other} minus the baseline trained longer", minus(other, LONGER), 1.2, scale=scale, contextual=True),
+        effect("gain of training longer", minus(LONGER, BASELINE.method), None, 0.6, scale=scale, contextual=True),
+    ]
+    return record(C15, parts, accuracy_gates(frame, (scala, LONGER)))
 
 
 STUDY = Study(

@@ -96,7 +96,7 @@ def test_every_recipe_resolves_and_comes_back_from_its_record(method):
 def test_optimizer_decides_its_defaults():
     adamw, lamb, ngd = (spec(method="plain", optimizer=name).resolved().optim for name in ("adamw", "lamb", "ngd"))
     assert (adamw.eps, adamw.clip_norm, adamw.groups) == (1e-8, 1.0, "tensor")
-    assert (lamb.eps, lamb.clip_norm, lamb.groups) == (1e-6, 0.0, "tensor")
+    assert (lamb.eps, lamb.clip_norm, lamb.groups) == (1e-6, 0.0, "layer")
     assert ngd.groups == "layer"
 
 

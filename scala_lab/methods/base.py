@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from scala_lab.clock import Clock
 from scala_lab.divergence import correct_answers, task_loss
-from scala_lab.methods.recipes import STEP_FUNCTIONS, find_recipe
+from scala_lab.methods.recipes import STEP_FUNCTIONS, absolute_radii, find_recipe
 from scala_lab.models.encoder import Encoder
 
 STATISTICS = ("loss", "correct", "divergence", "noised", "skipped")
@@ -56,6 +56,7 @@ class StepContext:
     part: int  # index of this micro-batch among those of all workers in the step
     clock: Clock  # measures the time of each phase
     settled: bool = False  # whether the delay rule lets the noise start before t_s
+    perturbed: bool = False  # whether the step's `perturb` has moved the weights
 
     def seed_dropout(self, draw: int = 0) -> None:
         """Seed the dropout masks of this micro-batch; equal draws give equal masks."""
@@ -67,7 +68,22 @@ class StepContext:
 
 
 class Step:
-    """Adds the gradient of a micro-batch, weighted by its share, to the parameters' `.grad`."""
+    """Adds the gradient of a micro-batch, weighted by its share, to the parameters' `.grad`.
+
+    A step may take its gradient at other weights. It then has an `ascent_pass`, a step that runs first on a group of
+    `ascent_samples`, and `perturb`, which moves the weights by that gradient.
+    """
+
+    ascent_pass: Step | None = None
+
+    @property
+    def ascent_samples(self) -> int | None:
+        """Number of samples that share one ascent; None for the whole batch."""
+        return None
+
+    def perturb(self, parameters: Sequence[Tensor]) -> bool:
+        """Move the weights, given the ascent's gradient in `.grad`; return False where it is no use."""
+        raise NotImplementedError
 
     def __call__(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
         """Add the gradient and return the micro-batch's `STATISTICS`."""
@@ -81,22 +97,25 @@ class Step:
 class PlainStep(Step):
     """Gradient of (1/B) * sum of the task loss; cost 3F, when a backward counts as two forward passes F."""
 
+    phases = ("clean forward", "backward")
+
     def __call__(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
         """Add the micro-batch's gradient."""
         context.seed_dropout()
-        with context.clock.phase("clean forward"):
+        forward, backward = self.phases
+        with context.clock.phase(forward):
             logits = encoder.logits(encoder.embed(batch.inputs), batch.inputs)
             loss = task_loss(logits, batch.labels, batch.regression).sum()
             sums = statistics(loss=loss.detach(), correct=correct_answers(logits, batch.labels, batch.regression))
-        with context.clock.phase("backward"):
+        with context.clock.phase(backward):
             (loss * batch.share).backward()
         return sums
 
 
-def build_step(method: str, options: Mapping[str, Any]) -> Step:
-    """Return the step function of a method with its options."""
+def build_step(method: str, options: Mapping[str, Any], embedding_norm: float = 1.0, width: int = 1) -> Step:
+    """Return the step function of a method with its options; see `absolute_radii` for the encoder's scale."""
     module, function = STEP_FUNCTIONS[find_recipe(method).step].split(":")
-    return getattr(importlib.import_module(module), function)(**options)
+    return getattr(importlib.import_module(module), function)(**absolute_radii(options, embedding_norm, width))
 
 
 def statistics(**sums: Tensor | float) -> Tensor:

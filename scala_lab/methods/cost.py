@@ -29,13 +29,14 @@ def forward_passes(record: Mapping[str, Any]) -> float:
 def passes_per_sample(spec: RunSpec, outputs: int | None = None) -> tuple[float, float]:
     """Return the cost of a sample in a step without noise, and in a step with noise.
 
-    All steps of FreeLB cost 3 for each of its K passes, those of R-Drop 3 for each of its two. ScaLA: `noisy_passes`.
+    All steps of FreeLB cost 3 for each of its K passes, those of R-Drop and SAM 3 for each of their two. ScaLA:
+    `noisy_passes`.
     `outputs` is the size of the model's head; default as the task's registry says, or two for a user's own file.
     """
     spec = spec.resolved()
     recipe = spec.recipe
     step = find_recipe(recipe.method).step
-    if step in ("freelb", "rdrop"):
+    if step in ("freelb", "rdrop", "sam"):
         cost = PLAIN * (recipe.adv_passes or 2)
         return cost, cost
     if step == "plain":

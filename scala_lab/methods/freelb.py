@@ -10,6 +10,8 @@ the gradient of the noise. There is no separate clean loss.
 - linf: delta_0 = U(-1,1) * adv_init; delta += adv_lr * g / max|g|; clamped to adv_max_norm.
 - g is the gradient of the per-sample loss: if the share 1/(K*B) stayed in it, the floor 1e-8 would make the noise
   depend on B.
+- The radii are multiplied by adv_scale, and by the norm of a word embedding if radius_unit is `embedding`: see
+  `recipes.absolute_radii`.
 - masks: shared (default, as in the official code for Hugging Face models) or independent.
 - Cost: 3K forward passes F, 9F with K = 3, against 3F for a plain step. The fairseq version counts 1+K passes.
 - Under autocast the ascent uses the gradient of the training passes, in their precision: its cosine with that of

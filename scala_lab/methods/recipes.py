@@ -6,6 +6,7 @@ torch, which help texts and sweeps need not wait for.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -17,12 +18,14 @@ STEP_FUNCTIONS: Mapping[str, str] = {
     "scala": "scala_lab.methods.scala:ScalaStep",
     "rdrop": "scala_lab.methods.rdrop:RDropStep",
     "freelb": "scala_lab.methods.freelb:FreeLBStep",
+    "sam": "scala_lab.methods.sam:SamStep",
 }
 """Where each step function is defined."""
 
 STEP_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "plain": {},
     "rdrop": {"alpha": 0.5},
+    "sam": {"sam_rho": 0.05, "sam_m": None, "sam_adaptive": False},
     "scala": {
         "delay": 5.0,
         "delay_rule": "fixed",
@@ -37,6 +40,7 @@ STEP_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "noise": "pga",
         "masks": "independent",
         "label_gradient": False,
+        "radius_unit": "absolute",
     },
     "freelb": {
         "masks": "shared",
@@ -45,6 +49,8 @@ STEP_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "adv_lr": 0.1,
         "adv_init": 0.1,
         "adv_max_norm": 0.3,
+        "adv_scale": 1.0,
+        "radius_unit": "absolute",
     },
 }
 """The options of each step function and their defaults, which a recipe or the user may override."""
@@ -89,6 +95,14 @@ _RECIPES = (
     Recipe("gaussian", "scala", "lamb", "control: Gaussian noise of size omega, no ascent", {"noise": "gaussian"}),
     Recipe("rdrop", "rdrop", "lamb", "R-Drop: two dropout draws that both learn the task and are drawn together"),
     Recipe("freelb", "freelb", "adamw", "FreeLB: K adversarial passes that all train the weights"),
+    Recipe("sam", "sam", "adamw", "SAM: the gradient at the worst weights within a radius"),
+    Recipe(
+        "asam",
+        "sam",
+        "adamw",
+        "ASAM: SAM with a radius relative to the size of each weight",
+        {"sam_rho": 0.5, "sam_adaptive": True},
+    ),
     Recipe("ngd", "plain", "ngd", "normalized gradient descent per layer, the theorem's update"),
 )
 
@@ -109,6 +123,27 @@ def find_recipe(name: str) -> Recipe:
     if name not in RECIPES:
         raise UserError(f"unknown method {name!r}: {nearest(name, RECIPES)}")
     return RECIPES[name]
+
+
+def absolute_radii(options: Mapping[str, Any], embedding_norm: float, width: int) -> dict[str, Any]:
+    """Return the options of a step function, which knows absolute radii only, from those of a recipe.
+
+    With `radius_unit="embedding"` noise is measured in word embeddings: u is the median norm of the rows of the
+    pretrained table, of width D. ScaLA's omega and rho are per coordinate, in units of u / sqrt(D): with omega = 1 the
+    noise of a token is as long as a word embedding if all its coordinates are at the bound. Literal ascent, rho * g,
+    takes the square, as g is per unit too. FreeLB's radii are lengths, in units of u (linf: u / sqrt(D)), and all of
+    them are multiplied by adv_scale. The start sigma is no radius and stays absolute.
+    """
+    result = dict(options)
+    relative, scale = result.pop("radius_unit", "absolute") == "embedding", result.pop("adv_scale", 1.0)
+    length, coordinate = (embedding_norm, embedding_norm / math.sqrt(width)) if relative else (1.0, 1.0)
+    if "omega" in result:
+        result["omega"] *= coordinate
+        result["rho"] *= coordinate if result["ascent"] == "normalized" else coordinate**2
+    for name in ("adv_lr", "adv_init", "adv_max_norm"):
+        if name in result:
+            result[name] *= scale * (length if result["adv_norm"] == "l2" else coordinate)
+    return result
 
 
 def chosen_pga(options: Mapping[str, Any], outputs: int, drops_out: bool) -> Literal["exact", "fused"] | None:

@@ -172,7 +172,7 @@ def _load_file(file: Path) -> ModuleType:
 
 
 NUMBERS = (
-    *("score", "f1", "best_score", "best_epoch", "steps", "workers", "train_seconds", "samples_per_second"),
+    *("score", "dev", "f1", "best_score", "best_epoch", "steps", "workers", "train_seconds", "samples_per_second"),
     *("forward_passes", "divergence", "noise_start", "train_loss", "chance_loss", "chance_score", "rows"),
 )
 """Columns of a run's row that are nan unless it finished."""
@@ -183,13 +183,13 @@ def frame_of(cells: Sequence[Cell], records: Records) -> DataFrame:
 
     Every row has `id` and `status` (finished, diverged, failed, running or missing). Rows of runs have `score` (the
     task's first metric in percent, nan unless finished, on `score_split`: held-out rows, else the first evaluation
-    split, with `rows` rows), `correct` (which of these rows are right, None if unknown), `train_loss` (at the end,
-    without dropout and noise), `chance_loss` and `chance_score` (of a constant prediction), one column per metric
-    (`dev_accuracy`, in percent), `f1` (of that split, in percent, where the task has it), `best_score`, `best_epoch`,
-    `rate` (the peak learning rate), `steps`, `workers`, `train_seconds`, `samples_per_second`, `forward_passes` (over
-    the training rows, a backward counted as two), `divergence` (mean r over the last step), `noise_start` (in epochs;
-    nan for never) and `epochs` (the list of evaluations). Rows of measurements have the entries of their result. A
-    label takes precedence over a measured column of the same name.
+    split, with `rows` rows), `dev` (that metric on the first evaluation split), `correct` (which of the `rows` are
+    right, None if unknown), `train_loss` (at the end, without dropout and noise), `chance_loss` and `chance_score` (of
+    a constant prediction), one column per metric (`dev_accuracy`, in percent), `f1` (of that split, in percent, where
+    the task has it), `best_score`, `best_epoch`, `rate` (the peak learning rate), `steps`, `workers`, `train_seconds`,
+    `samples_per_second`, `forward_passes` (over the training rows, a backward counted as two), `divergence` (mean r
+    over the last step), `noise_start` (in epochs; nan for never) and `epochs` (the list of evaluations). Rows of
+    measurements have the entries of their result. A label takes precedence over a measured column of the same name.
     """
     import pandas as pd
 
@@ -221,6 +221,7 @@ def _run_columns(record: Mapping[str, Any] | None) -> dict[str, Any]:
     return {
         "score": percents[f"{score_split}_{first_metric}"],
         "score_split": score_split,
+        "dev": percents[f"{first_split}_{first_metric}"],
         "rows": rows,
         "correct": None if packed is None else _unpacked(packed, rows),
         "train_loss": record.get("losses", {}).get("train", math.nan),

@@ -56,6 +56,7 @@ class Profile:
     ascent_steps: tuple[int, ...]  # T of the study of perturbation steps
     strengths: tuple[float, ...]  # omega of the study of noise strength
     longer: int = 2  # how many times the epochs the baseline trains that "trains longer"
+    longer_batch: int = 0  # its batch size; 0 for the large one
     workers: tuple[int, ...]  # numbers of workers that timings are taken at
     curvature: CurvaturePlan  # how sharpness is measured
     settings: Mapping[str, Any]  # all other settings of a spec
@@ -100,6 +101,12 @@ class Profile:
         spec = self.spec(task, method, batch_size, seed=self.tuning_seed, model=model, **overrides)
         rate = self.tuned_rate(task, spec.resolved().optim.optimizer or "", batch_size, model)
         return self.choices.choose(spec.override(lr=rate.value), setting, self._grid(self.start_radii[setting]))
+
+    def tuned_delay(self, task: str, model: str | None = None) -> Choice:
+        """Return which of the paper's two t_s is better on the tuning rows, at the large batch size."""
+        rate = self.tuned_rate(task, "lamb", self.large_batch, model).value
+        spec = self.spec(task, "scala", self.large_batch, rate, seed=self.tuning_seed, model=model)
+        return self.choices.choose(spec, "delay", (self.early_delay, self.late_delay), extend=False)
 
     def _grid(self, centre: float) -> list[float]:
         """Return the first grid of trials, each twice the one before."""
@@ -189,6 +196,7 @@ PAPER = Profile(
     tasks=("mnli", "qnli", "qqp", "sst2"),
     pair=("mnli", "sst2"),
     large_batch=1024,
+    longer_batch=2048,
     batch_sizes=(32, 1024, 2048, 4096, 8192),
     start_rates=MappingProxyType({"adamw": 2.4e-4, "lamb": 2.4e-4, "ngd": 2.4e-4}),
     start_radii=MappingProxyType({"adv_scale": 1.0, "omega rho": 0.1, "sam_rho": 0.05}),

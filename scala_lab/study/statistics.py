@@ -50,6 +50,7 @@ class Estimate:
     unit: str = ""  # `points`, `x` for factors, or '' for a plain number
     level: float = LEVEL  # of the interval
     note: str = ""  # what a reader must know about the interval
+    numbers: tuple[float, ...] = field(default=(), compare=False, repr=False)  # one per seed, to be drawn as marks
 
     @property
     def decided(self) -> bool:
@@ -382,6 +383,7 @@ def _estimate(
     """
     count = len(numbers)
     about = Estimate(math.nan, count, rows=rows, unit=unit, level=level, note=note)
+    about = replace(about, numbers=tuple(about.natural(float(number)) for number in numbers))
     if not count:
         return about
     mean = float(numbers.mean())

@@ -41,11 +41,14 @@ class Choices:
         self.trials: dict[str, RunSpec] = {}  # all that were asked for, by run id
         self.pending: dict[str, RunSpec] = {}  # those of them that have no record yet
 
-    def choose(self, spec: RunSpec, setting: str, grid: Sequence[float], *, ratio: float = 2.0) -> Choice:
+    def choose(
+        self, spec: RunSpec, setting: str, grid: Sequence[float], *, ratio: float = 2.0, extend: bool = True
+    ) -> Choice:
         """Return the value with the best score on the tuning rows, extending a geometric grid beyond its best end.
 
         A setting of several words, such as `omega rho`, is that many settings with one value. The grid has at most
-        `MAX_TRIALS` points. While trials are pending, the middle of the grid is returned.
+        `MAX_TRIALS` points; one that is not to be extended stays as it is. While trials are pending, the middle of the
+        grid is returned.
         """
         if (spec, setting) in self.made:
             return self.made[spec, setting]
@@ -56,7 +59,7 @@ class Choices:
                 return Choice(values[len(values) // 2], {})
             known = {value: score for value, score in scores.items() if score is not None}
             best = max(known, key=lambda value: (known[value], -value))
-            if len(values) == MAX_TRIALS or values[0] < best < values[-1]:
+            if not extend or len(values) == MAX_TRIALS or values[0] < best < values[-1]:
                 break
             values = [rounded(best / ratio), *values] if best == values[0] else [*values, rounded(best * ratio)]
         self.made[spec, setting] = Choice(best, known)

@@ -35,10 +35,16 @@ class MethodVariant:
         return replace(self, method=method, overrides={**self.overrides, **overrides})
 
 
+TUNED, OTHER = "tuned", "other"
+"""Values of `delay`: the one of the paper's two t_s that is better on tuning rows, and the other one."""
+
 BASELINE = MethodVariant("baseline", "plain")
+SMALL_BATCH = BASELINE.but("small-batch baseline")
 LAMB = MethodVariant("LAMB", "lamb")
 SCALA = MethodVariant("ScaLA", "scala")  # t_s = 5
 SCALA_EARLY = SCALA.but("ScaLA, t_s=3", delay=3.0)
+SCALA_TUNED = SCALA.but("ScaLA, tuned t_s", delay=TUNED)
+SCALA_OTHER = SCALA.but("ScaLA, other t_s", delay=OTHER)
 EFFECTIVE = MethodVariant("ScaLA-effective", "scala-effective", {"radius_unit": "embedding"}, radius="omega rho")
 FREELB = MethodVariant("FreeLB", "freelb", {"radius_unit": "embedding"}, radius="adv_scale")
 SAM = MethodVariant("SAM", "sam", radius="sam_rho")
@@ -56,20 +62,20 @@ def arm_cells(
     tasks: Sequence[str] = (),
     *,
     models: Sequence[str] = (),
-    rate_factor: float = 1.0,
+    by_rule: bool = False,
     **labels: Any,
 ) -> list[Cell]:
     """Return the cells of variants at their tuned settings, with every seed; by default on all tasks, the first model.
 
     Labels: model, task, method, batch_size, rate, seed, `interior` (whether each tuned setting's best value lies inside
-    of its grid), `selection_split` (the rows that chose it), and those given. `rate_factor` multiplies the tuned rate.
+    of its grid), `selection_split` (the rows that chose it), and those given. `by_rule` takes the rate that is tuned at
+    the small batch size and carries it over by the square-root rule.
     """
     cells = []
     for model in models or profile.models[:1]:
         for task in tasks or profile.tasks:
             for variant in [variants] if isinstance(variants, MethodVariant) else variants:
-                settings, interior = tuned_settings(profile, variant, batch_size, task, model)
-                settings["rate"] *= rate_factor
+                settings, interior = tuned_settings(profile, variant, batch_size, task, model, by_rule=by_rule)
                 for seed in profile.seeds:
                     spec = profile.spec(task, variant.recipe, batch_size, seed=seed, model=model, **settings)
                     named = {"model": model, "task": task, "method": variant.method, "batch_size": batch_size}
@@ -79,18 +85,29 @@ def arm_cells(
 
 
 def tuned_settings(
-    profile: Profile, variant: MethodVariant, batch_size: int, task: str, model: str | None = None
+    profile: Profile,
+    variant: MethodVariant,
+    batch_size: int,
+    task: str,
+    model: str | None = None,
+    *,
+    by_rule: bool = False,
 ) -> tuple[dict[str, Any], bool]:
     """Return a variant's settings with `rate` and its radius as tuned, and whether their best values lie inside."""
     settings = dict(variant.overrides)
+    if settings.get("delay") in (TUNED, OTHER):
+        best, both = profile.tuned_delay(task, model).value, (profile.early_delay, profile.late_delay)
+        settings["delay"] = best if settings["delay"] == TUNED else next(value for value in both if value != best)
     base = profile.spec(task, variant.recipe, batch_size, model=model, **settings)
-    rate = profile.tuned_rate(task, base.resolved().optim.optimizer or "", batch_size, model)
-    interior = rate.interior
+    tuned_at = profile.small_batch if by_rule else batch_size
+    choice = profile.tuned_rate(task, base.resolved().optim.optimizer or "", tuned_at, model)
+    rate = profile.rule_rate(choice.value, batch_size) if by_rule else choice.value
+    interior = choice.interior
     if variant.radius:
         radius = profile.tuned_radius(variant.radius, task, variant.recipe, batch_size, model, **settings)
         settings |= dict.fromkeys(variant.radius.split(), radius.value)
         interior = interior and radius.interior
-    return {**settings, "rate": rate.value}, interior
+    return {**settings, "rate": rate}, interior
 
 
 def rate_trials(profile: Profile, optimizer: str, batch_sizes: Sequence[int], tasks: Sequence[str] = ()) -> list[Cell]:

@@ -168,6 +168,7 @@ def _run(training: Training, folder: Path, options: RunOptions) -> RunResult:
         writer.update(
             learning_rate=training.rate,
             pga=training.pga,
+            embedding_norm=training.embedding_norm,
             admission=training.admission.record(),
             steps_done=training.progress.steps_done,
             parameters=sum(parameter.numel() for parameter in training.model.parameters()),

@@ -1,14 +1,15 @@
 """The training step of every method, from the batch to the saved state.
 
 `Training.run` is the loop. A step cuts the global batch into micro-batches, runs the method's step function on each,
-sums gradients and statistics over all workers in one all-reduce of one flat buffer, clips and updates.
+sums gradients and statistics over all workers in one all-reduce of one flat buffer, clips and updates. Where the method
+takes its gradient at perturbed weights (SAM), it runs twice on each group of samples: see `_perturbed`.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -25,7 +26,7 @@ from scala_lab.config import RunSpec, planned_steps
 from scala_lab.data.tasks import compute_metrics, mean_loss, row_predictions
 from scala_lab.data.tokens import Padding, TokenSplit, collate, cut_by_length
 from scala_lab.errors import UserError
-from scala_lab.methods.base import STATISTICS, MicroBatch, StepContext, build_step
+from scala_lab.methods.base import STATISTICS, MicroBatch, Step, StepContext, build_step
 from scala_lab.methods.recipes import chosen_pga
 from scala_lab.methods.scala import Settling
 from scala_lab.models.encoder import Encoder
@@ -73,7 +74,11 @@ class Training:
         world.broadcast([tensor.data for tensor in self.model.parameters()])
         self.encoder = self.admission.encoder(self.model, AUTOCAST.get(spec.machine.precision))
         self.word_table: Tensor = self.model.get_input_embeddings().weight  # type: ignore[assignment]
-        self.step_function = build_step(spec.recipe.method, spec.recipe.options)
+        self.embedding_norm = float(
+            self.word_table.detach().norm(dim=1).median()
+        )  # pretrained: no state is restored yet
+        options, embedding_width = spec.recipe.options, self.word_table.shape[1]
+        self.step_function = build_step(spec.recipe.method, options, self.embedding_norm, embedding_width)
         self.pga = chosen_pga(spec.recipe.options, prepared.task.outputs, self.encoder.drops_out)
         width, optim, batch_size = hidden_size(self.model), spec.optim, spec.batches.batch_size
         if optim.lr is None:
@@ -145,20 +150,55 @@ class Training:
         with self.clock.phase("data"):
             epoch, settled = step / self.plan.steps_per_epoch, self.settling is not None and self.settling.settled
             context = StepContext(self.spec.seed, step, epoch, self.world.rank, self.clock, settled)
-            global_batch = self.plan.global_batch(step)
+            groups = self.plan.groups(step, self.step_function.ascent_samples)
             memory = self.step_function.memory_factor(self.encoder, context)
-            micro_batches = self.plan.deal(global_batch, self.world.rank, memory)
+            dealt, global_batch = self.plan.deal_groups(groups, self.world.rank, memory), np.concatenate(groups)
         with self.clock.phase("optimizer"):
             self.gradient.clear()
-        for index, rows in enumerate(micro_batches):
-            with self.clock.phase("data"):
-                batch = self._micro_batch(rows, len(global_batch))
-            context = replace(context, part=index * self.world.size + self.world.rank)
-            self.gradient.add_statistics(self.step_function(self.encoder, batch, context))
-            self.gradient.mark(self.word_table)  # the lookup adds to its gradient outside of autograd
+        for micro_batches in dealt:
+            run = partial(self._add_gradients, micro_batches, len(global_batch))
+            with self._perturbed(run, context, shared=len(groups) == 1) as perturbed:
+                run(self.step_function, replace(context, perturbed=perturbed))
+            context = replace(context, part=context.part + len(micro_batches) * self.world.size)
         with self.clock.phase("all-reduce"):
             self.gradient.all_reduce(self.world)
         return global_batch
+
+    def _add_gradients(
+        self, micro_batches: list[np.ndarray], batch_size: int, function: Step, context: StepContext
+    ) -> None:
+        """Run a step function on micro-batches, which have every P-th part from that of the context on."""
+        for index, rows in enumerate(micro_batches):
+            with self.clock.phase("data"):
+                batch = self._micro_batch(rows, batch_size)
+            part = context.part + index * self.world.size
+            self.gradient.add_statistics(function(self.encoder, batch, replace(context, part=part)))
+            self.gradient.mark(self.word_table)  # the lookup adds to its gradient outside of autograd
+
+    @contextmanager
+    def _perturbed(
+        self, run: Callable[[Step, StepContext], None], context: StepContext, shared: bool
+    ) -> Iterator[bool]:
+        """Move the weights inside the block, if the step function wants it, by its ascent on a group's samples.
+
+        The group's gradient is summed over workers if they share it, a second all-reduce. Weights come back to the bit.
+        """
+        ascent_pass = self.step_function.ascent_pass
+        if ascent_pass is None:
+            yield False
+            return
+        with self.gradient.set_aside():
+            run(ascent_pass, context)
+            if shared:
+                with self.clock.phase("all-reduce"):
+                    self.world.all_reduce(self.gradient.gradients)
+            with self.clock.phase("inner backward"):
+                weights: list[Tensor] = list(self.gradient.parameters)
+                before = [weight.detach().clone() for weight in weights]
+                moved = self.step_function.perturb(weights)
+        yield moved
+        with self.clock.phase("backward"), torch.no_grad():
+            torch._foreach_copy_(weights, before)
 
     def _micro_batch(self, rows: np.ndarray, batch_size: int) -> MicroBatch:
         device, batch = self.world.device, collate(self.data.train, rows, self.admission.padding)
@@ -321,6 +361,15 @@ class GradientBuffer:
         """Start a new step."""
         self.flat.zero_()
         self._marks[:] = [False] * len(self._marks)
+
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Start the gradient from 0 inside the block, and go on after it from where it was; statistics stay."""
+        gradients, marks = self.gradients.clone(), self._marks[:]
+        self.gradients.zero_()
+        yield
+        self.gradients.copy_(gradients)
+        self._marks[:] = marks
 
     def add_statistics(self, statistics: Tensor) -> None:
         """Add a micro-batch's statistics."""

@@ -29,6 +29,8 @@ def spec(method, **values):
         ("gaussian", {}, 6),
         ("two-draws", {}, 6),
         ("rdrop", {}, 6),
+        ("sam", {}, 6),  # both passes train
+        ("asam", {"sam_m": 8}, 6),
         ("freelb", {}, 9),
         ("freelb", {"adv_passes": 5}, 15),
     ],
@@ -36,7 +38,7 @@ def spec(method, **values):
 def test_passes_of_a_noisy_step(method, options, noisy):
     plain, passes = passes_per_sample(spec(method, **options))
     assert passes == noisy
-    assert plain == (noisy if method in ("freelb", "rdrop") else 3)
+    assert plain == (noisy if method in ("freelb", "rdrop", "sam", "asam") else 3)
 
 
 def record(run, noised=0, skipped=0, steps=60, rows=1000):

@@ -73,7 +73,7 @@ def test_gradient_scales_with_the_share_alone(tiny_bert):
 def test_masks_over_passes(tiny_bert, masks, equal, monkeypatch):
     """Without noise, equal masks make the passes equal."""
     encoder = make_encoder(tiny_bert, dropout=0.3)
-    outputs, run = [], encoder._run
-    monkeypatch.setattr(encoder, "_run", lambda **inputs: outputs.append(run(**inputs)) or outputs[-1])
+    outputs, run = [], encoder.predict
+    monkeypatch.setattr(encoder, "predict", lambda inputs: outputs.append(run(inputs)) or outputs[-1])
     make_step("freelb", masks=masks, adv_lr=0.0, adv_init=0.0)(encoder, make_batch(), step_context())
     assert torch.allclose(outputs[0], outputs[2]) == equal

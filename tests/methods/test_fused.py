@@ -102,8 +102,8 @@ def test_micro_batches_add_up_and_keep_their_noise(tiny_bert, classes):
 def test_it_saves_the_inner_pass(tiny_bert, monkeypatch):
     for pga, passes in (("fused", 2), ("exact", 3)):
         encoder, calls = make_encoder(tiny_bert), []
-        run = encoder._run
-        monkeypatch.setattr(encoder, "_run", lambda run=run, calls=calls, **inputs: calls.append(1) or run(**inputs))
+        run = encoder.predict
+        monkeypatch.setattr(encoder, "predict", lambda inputs, run=run, calls=calls: calls.append(1) or run(inputs))
         make_step("scala-effective", pga=pga)(encoder, make_batch(), step_context())
         assert len(calls) == passes
 

@@ -102,8 +102,8 @@ def test_without_noise_term_it_is_the_plain_step_to_the_bit(tiny_bert, method, o
     plain, scala = (make_encoder(tiny_bert, dtype=torch.float32, dropout=0.3) for _ in range(2))
     calls = []
     for encoder, step in ((plain, make_step("lamb")), (scala, make_step(method, **options))):
-        run = encoder._run
-        monkeypatch.setattr(encoder, "_run", lambda run=run, **inputs: calls.append(1) or run(**inputs))
+        run = encoder.predict
+        monkeypatch.setattr(encoder, "predict", lambda inputs, run=run: calls.append(1) or run(inputs))
         step(encoder, make_batch(), step_context(epoch=1.9))
     assert torch.equal(flat_gradient(plain), flat_gradient(scala))
     assert len(calls) == 2
@@ -165,23 +165,23 @@ def test_masks(tiny_bert):
 def test_a_sample_whose_noise_is_not_finite_is_left_out_and_counted(tiny_bert, where, monkeypatch):
     """Row 1 gives infinite logits once it is noised; the other rows' gradient must be what it is without the fault."""
     encoder, batch, step = make_encoder(tiny_bert), make_batch(), make_step("scala-effective")
-    run, delta = encoder._run, noise(step, encoder, batch)
+    run, delta = encoder.predict, noise(step, encoder, batch)
     calls = []
 
-    def faulty(**inputs):
-        logits = run(**inputs)
+    def faulty(inputs):
+        logits = run(inputs)
         calls.append(1)
         noisy = len(calls) == 2 if where == "inner" else len(calls) == 3
         return logits * torch.tensor([1.0, float("inf"), 1.0, 1.0]).view(-1, 1) if noisy else logits
 
-    monkeypatch.setattr(encoder, "_run", faulty)
+    monkeypatch.setattr(encoder, "predict", faulty)
     sums = step(encoder, batch, step_context())
     assert sums[STATISTICS.index("noised")] == 3
     assert sums[STATISTICS.index("skipped")] == 1
     gradient = flat_gradient(encoder)
     assert gradient.isfinite().all()
 
-    monkeypatch.setattr(encoder, "_run", run)
+    monkeypatch.setattr(encoder, "predict", run)
     logits = encoder.predict(batch.inputs)
     r = output_divergence(logits.detach(), encoder.logits(encoder.embed(batch.inputs) + delta, batch.inputs), False)
     objective = task_loss(logits, batch.labels, False).sum() + r[[0, 2, 3]].sum()
@@ -193,7 +193,7 @@ def test_a_sample_whose_noise_is_not_finite_is_left_out_and_counted(tiny_bert, w
 
 def test_options_of_the_step_are_those_of_the_registry():
     fields = {field.name.rstrip("_") for field in dataclasses.fields(make_step("scala"))}
-    assert fields == set(RECIPES["scala"].option_values())
+    assert fields | {"radius_unit"} == set(RECIPES["scala"].option_values())
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from scala_lab.config import RunSpec
+from scala_lab.data.tasks import TASKS
+from scala_lab.models.loading import load_classifier
 from scala_lab.optim.build import build_optimizer, default_rate, layer_names, parameter_groups, undecayed_names
 
 ARCHITECTURES = {
@@ -16,6 +18,9 @@ ARCHITECTURES = {
     "distilbert": {"encoder": "distilbert.transformer.layer", "layers": 2},
     "electra": {"encoder": "electra.encoder.layer", "layers": 2},
     "albert": {"encoder": "albert.encoder.albert_layer_groups", "layers": 1},
+    "xlm-roberta": {"encoder": "roberta.encoder.layer", "layers": 2},
+    "deberta": {"encoder": "deberta.encoder.layer", "layers": 2},
+    "gpt2": {"encoder": "transformer.h", "layers": 2},
 }
 KINDS = [("adamw", "tensor"), ("lamb", "tensor"), ("lamb", "layer"), ("ngd", "tensor"), ("ngd", "layer")]
 
@@ -61,7 +66,7 @@ def test_every_parameter_is_in_one_group_and_biases_and_norms_never_decay(
         assert names == sorted(names, key=order.index)
         marks = group.get("decayed", [group["weight_decay"] > 0] * len(names))
         for name, decays in zip(names, marks, strict=True):
-            exempt = name.endswith("bias") or re.search("layer_?norm", name, re.IGNORECASE) is not None
+            exempt = name.endswith("bias") or re.search("layer_?norm|ln_", name, re.IGNORECASE) is not None
             assert decays != exempt, name
 
 
@@ -70,11 +75,12 @@ def test_layers_are_embeddings_then_blocks_then_head(models, architecture):
     model, facts = models[architecture], ARCHITECTURES[architecture]
     layers = layer_names(model)
     blocks = [f"{facts['encoder']}.{number}" for number in range(facts["layers"])]
-    assert list(dict.fromkeys(layers.values())) == ["embeddings", *blocks, "head"]
-    assert all(layer == "embeddings" for name, layer in layers.items() if "embedding" in name)
-    assert all(layer == "head" for name, layer in layers.items() if "classifier" in name or "pooler" in name)
+    assert set(layers.values()) == {"embeddings", *blocks, "head"}
+    assert [layer for layer in dict.fromkeys(layers.values()) if layer not in ("embeddings", "head")] == blocks
+    assert all(layer == "embeddings" for name, layer in layers.items() if re.search(r"embedding|wte|wpe", name))
+    assert all(layer == "head" for name, layer in layers.items() if re.search("classifier|pooler|score|ln_f", name))
     groups = parameter_groups(model, 0.01, "layer", False, "ngd")
-    assert [group["name"] for group in groups] == ["embeddings", *blocks, "head"]
+    assert {group["name"] for group in groups} == {"embeddings", *blocks, "head"}
     assert all(group["joint"] for group in groups)
 
 
@@ -87,6 +93,26 @@ def test_lamb_adapts_biases_and_norms_only_on_request(models):
         assert left_alone == exempt
         everything = parameter_groups(model, 0.01, kind, True, "lamb")
         assert all(group.get("adapt", True) for group in everything)
+
+
+def test_fresh_classifier_moves_further_in_a_group_with_the_pretrained_pooler():
+    """By tensor it moves by the rate times its own norm, which is small; the pooler moves the same either way."""
+    moved = {}
+    for groups in ("tensor", "layer"):
+        model = load_classifier("embedded", TASKS["mini-mnli"])
+        watched = {"pooler": model.bert.pooler.dense.weight, "classifier": model.classifier.weight}
+        before = {name: weight.detach().clone() for name, weight in watched.items()}
+        rng = torch.Generator().manual_seed(0)
+        for parameter in model.parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=rng)
+        optim = RunSpec.of(method="lamb", groups=groups, weight_decay=0.0).resolved().optim
+        build_optimizer(model, optim, lr=0.01).step()
+        for name, weight in watched.items():
+            moved[groups, name] = float((weight.detach() - before[name]).norm() / before[name].norm()) / 0.01
+    assert moved["tensor", "classifier"] == pytest.approx(1.0, rel=1e-3)
+    assert moved["tensor", "pooler"] == pytest.approx(1.0, rel=1e-3)
+    assert moved["layer", "pooler"] == pytest.approx(1.0, rel=0.1)
+    assert moved["layer", "classifier"] > 2
 
 
 def test_frozen_parameters_are_left_out(models):
@@ -136,7 +162,7 @@ def test_unresolved_spec_is_refused(models):
 
 def test_default_rate_grows_with_the_root_of_the_batch_and_falls_with_width():
     assert default_rate("adamw", 384, 1024) == pytest.approx(1e-3, rel=0.01)
-    assert default_rate("lamb", 384, 1024) == pytest.approx(1e-2, rel=0.01)
+    assert default_rate("lamb", 384, 1024) == pytest.approx(2e-2, rel=0.01)
     for optimizer in ("adamw", "lamb", "ngd"):
         assert default_rate(optimizer, 384, 128) == pytest.approx(2 * default_rate(optimizer, 384, 32))
         assert default_rate(optimizer, 768, 32) < default_rate(optimizer, 384, 32) <= default_rate(optimizer, 64, 32)

@@ -7,24 +7,27 @@ import io
 import math
 from dataclasses import replace
 from functools import cache
+from typing import get_args
 
 import pandas as pd
 import pytest
 
+from scala_lab.config import RunSpec
 from scala_lab.report.tables import csv_text, latex_text, markdown_text
 from scala_lab.study.api import NUMBERS, find_study, frame_of
-from scala_lab.study.profiles import EMBEDDED, PAPER
+from scala_lab.study.profiles import EMBEDDED, LAPTOP, PAPER
+from scala_lab.study.verdicts import Verdict
 from scala_lab.sweep.cells import Measurement
 from scala_lab.timing.calibration import WITHIN, Calibration
 from scala_lab.timing.model import Compute, Link
-from studies import _paper_tables, adaptive_delay, generalizability, lr_scaling, main_results
+from studies import _paper_tables, generalizability, main_results
 from studies._timings import RATES
-from tests.studies.synthetic import records_of
+from tests.studies.synthetic import ROWS, records_of, tuned
 
 CLAIMS = {
     "generalizability": ("C3", "C4"),
     "perturbation_steps": ("C8",),
-    "main_results": ("C9",),
+    "main_results": ("C9", "C23", "C24", "C26"),
     "large_batch_methods": ("C10",),
     "ablation": ("C11",),
     "freelb": ("C12",),
@@ -32,40 +35,41 @@ CLAIMS = {
     "train_longer": ("C15",),
     "batch_sizes": ("C16",),
     "switch_point": ("C17",),
-    "lr_scaling": ("C18",),
+    "lr_scaling": ("C18", "C25"),
     "dropout_confound": ("C21",),
     "noise_strength": (),
     "adaptive_delay": (),
 }
 SMALL = replace(
     EMBEDDED,
+    tasks=("mini-mnli", "mini-qnli", "mini-qqp", "mini-sst2"),
+    pair=("mini-mnli", "mini-sst2"),
     small_batch=32,
     large_batch=512,
-    batch_sizes=(256, 512, 1024, 2048),
-    small_rates=(2e-4, 5e-4, 1e-3),
-    large_rates={"adamw": (8e-4, 2e-3, 4e-3), "lamb": (3e-3, 1e-2, 3e-2)},
-    heat_rates=(5e-4, 1e-3, 2e-3, 4e-3, 8e-3),
+    batch_sizes=(32, 512, 1024, 2048),
+    start_rates={"adamw": 2e-3, "lamb": 1e-2, "ngd": 1e-2},
+    grid_points=3,
     seeds=(0, 1),
-    side_seeds=(0, 1),
     delays=(0.0, 2.0, 3.0, 5.0),
     ascent_steps=(1, 2, 4),
-    radii=(1e-5, 1e-3, 1e-2),
+    strengths=(1e-5, 1e-3, 1e-2),
     workers=(1, 2),
-    settings={"epochs": 6, "threads": 1, "device": "cpu"},
+    settings={"epochs": 6, "threads": 1, "device": "cpu", "tuning_samples": 2000, "heldout_samples": 4000},
 )
 """A profile of known numbers, however the embedded one is tuned."""
 
 
-def findings(study, **made):
+def findings(study, profile=SMALL, **made):
     """The findings of a study under the small profile; keywords go to `records_of`."""
-    cells = study.cells(SMALL)
-    return study.analyse(SMALL, frame_of(cells, records_of(cells, **made)))
+    profile = tuned(profile, **{name: made[name] for name in ("score", "status") if name in made})
+    cells = study.cells(profile)
+    return study.analyse(profile, frame_of(cells, records_of(cells, **made)))
 
 
 @cache
 def whole(name):
     """The runs and measurements of a study's cells, and their rows when all runs finished."""
-    cells = find_study(name).cells(SMALL)
+    cells = find_study(name).cells(tuned(SMALL))
     return [cell.item for cell in cells], frame_of(cells, records_of(cells))
 
 
@@ -73,7 +77,8 @@ def frame_with(name, status):
     """The rows of a study with some runs that did not finish, and nothing measured beside them."""
     items, frame = whole(name)
     statuses = ["missing" if isinstance(item, Measurement) else status(item) for item in items]
-    numbers = [column for column in frame.columns if column in NUMBERS or column.startswith("dev_")]
+    splits = ("dev_", "tuning_", "heldout_")
+    numbers = [column for column in frame.columns if column in NUMBERS or column.startswith(splits)]
     changed = frame.assign(status=statuses)
     changed.loc[changed["status"] != "finished", numbers] = math.nan
     return changed
@@ -84,7 +89,7 @@ def some_missing(spec):
 
 
 def high_rates_diverge(spec):
-    return "diverged" if spec.optim.lr >= 4e-3 and spec.recipe.method == "plain" else "finished"
+    return "diverged" if (spec.optim.lr or 0) >= 4e-3 and spec.recipe.method == "plain" else "finished"
 
 
 def one_method_diverges(spec):
@@ -103,7 +108,7 @@ def all_fail_but_one(spec):
 @pytest.mark.parametrize("name", CLAIMS)
 def test_every_table_and_figure_can_be_written(name, status):
     study = find_study(name)
-    result = study.analyse(SMALL, frame_with(name, status))
+    result = study.analyse(tuned(SMALL), frame_with(name, status))
     assert result.tables
     assert {table.name for table in result.tables} >= {""}
     for table in result.tables:
@@ -121,7 +126,7 @@ def test_every_table_and_figure_can_be_written(name, status):
     assert tuple(record.claim.id for record in result.claims) == CLAIMS[name]
     for record in result.claims:
         assert record.claim.study == name
-        assert record.to_dict()["verdict"] in ("reproduced", "contradicted", "inconclusive", "not run")
+        assert record.to_dict()["verdict"] in get_args(Verdict)
 
 
 def test_every_claim_of_these_studies_is_judged():
@@ -134,85 +139,115 @@ def table_of(name, part="", **made):
 
 
 def test_runs_that_diverged_are_shown_and_counted():
-    table = table_of("generalizability", status=high_rates_diverge)
-    assert table.frame["0.004"].tolist() == ["diverged"] * len(SMALL.batch_sizes)
+    """A trial above the best rate diverges: the grid is not extended there, and the choice is not changed."""
+    table = table_of("generalizability", status=lambda spec: "diverged" if spec.optim.lr > 3e-3 else "finished")
+    assert table.frame.loc[2048, "0.004"] == "diverged"
     assert any("diverged" in note for note in table.notes)
     methods = table_of("large_batch_methods", status=one_method_diverges)
-    assert methods.frame.xs("ScaLA", level="method")["mini-mnli accuracy"].tolist() == ["diverged"]
-    assert math.isnan(methods.frame.xs("ScaLA", level="method")["Avg."].iloc[0])
+    row = methods.frame.xs("ScaLA, tuned t_s", level="method").iloc[0]
+    assert row["mini-mnli accuracy"] == "diverged"
+    assert math.isnan(row["Avg."])
+    (claim,) = findings(find_study("large_batch_methods"), status=one_method_diverges).claims
+    assert claim.verdict == "not testable here"
+
+
+def centre(spec):
+    """The middle of the first grid of rates."""
+    optimizer = spec.optim.optimizer or {"plain": "adamw", "freelb": "adamw", "sam": "adamw"}.get(
+        spec.recipe.method, "lamb"
+    )
+    return SMALL.start_rates[optimizer] * math.sqrt(spec.batches.batch_size / SMALL.large_batch)
 
 
 def exact_scores(spec):
     """Known numbers: the task's level, the method's gain, the best rate in the middle of each grid."""
     level = {"mini-mnli": 70.0, "mini-qnli": 80.0, "mini-qqp": 85.0, "mini-sst2": 90.0}[spec.data.task]
-    gain = {"plain": 0.0, "lamb": 0.5, "scala": 1.5, "scala-effective": 2.0}[spec.recipe.method]
-    middle = SMALL.side_rates(spec.recipe.method, spec.batches.batch_size)[0]
-    return level + gain - (spec.optim.lr != middle) + (0.1 if spec.seed else -0.1)
+    gain = {"lamb": 0.5, "scala": 1.5, "scala-effective": 2.0}.get(spec.recipe.method, 0.0)
+    return level + gain - abs(math.log2(spec.optim.lr / centre(spec))) + (0.1 if spec.seed else -0.1)
 
 
 def test_table_2_by_hand():
-    table = table_of("large_batch_methods", score=exact_scores).frame.xs("ScaLA", level="method").iloc[0]
-    assert table["mini-mnli accuracy"] == pytest.approx(71.5)
+    table = table_of("large_batch_methods", score=exact_scores).frame.xs("ScaLA, tuned t_s", level="method").iloc[0]
+    assert table["mini-mnli accuracy"] == table["mini-mnli dev accuracy"] == pytest.approx(71.5)
     assert (table["mini-qqp accuracy"], table["mini-qqp F1"]) == pytest.approx((86.5, 83.5))
     # five figures, as the paper averages: 71.5, 81.5, 86.5, 83.5, 91.5
     assert table["Avg."] == pytest.approx(82.9)
-    # two seeds, 0.1 below and above: deviation 0.1414, t(0.975, 1) = 12.706
-    assert table["±"] == pytest.approx(12.7062 * 0.1 * math.sqrt(2) / math.sqrt(2), rel=1e-4)
-    assert table["mini-sst2 steps"] == 6 * math.ceil(1000 / SMALL.large_batch)
+    assert table["minus LAMB"] == pytest.approx(1.0)
+    assert table["from"] <= 1.0 <= table["to"]
+    assert table["mini-sst2 steps"] == 6 * math.ceil(ROWS / SMALL.large_batch)
 
 
 def test_verdict_of_table_2_by_hand():
     (record,) = findings(find_study("large_batch_methods"), score=exact_scores).claims
-    assert record.verdict == "reproduced"
-    assert [part.estimate.value for part in record.parts] == pytest.approx([1.0, 1.5, 0.5])
-    assert {part.estimate.n for part in record.parts} == {8}
+    assert [part.estimate.value for part in record.deciding] == pytest.approx([1.0, 1.5, 0.5])
+    assert {part.estimate.n for part in record.parts} == {2}, "the unit is the seed"
+    assert not any(part.contextual for part in record.parts[:3])
+    assert all(gate.passed or gate.name == "best setting inside" for gate in record.gates), record.failed
+
+
+def test_the_better_t_s_on_tuning_rows_decides_and_the_other_stands_beside_it():
+    def late_is_better(spec):
+        return exact_scores(spec) + (0.3 if spec.resolved().recipe.delay == SMALL.late_delay else 0.0)
+
+    for score, tuned_gain, other_gain, passes in ((exact_scores, 1.0, 1.0, 33), (late_is_better, 1.3, 1.0, 23)):
+        result = findings(find_study("large_batch_methods"), score=score)
+        values = {part.statement: part.estimate.value for part in result.claims[0].parts}
+        assert values["ScaLA minus LAMB"] == pytest.approx(tuned_gain)
+        assert values["ScaLA, other t_s minus LAMB"] == pytest.approx(other_gain)
+        assert f"ScaLA, tuned t_s: {passes};" in " ".join(result.tables[0].notes)
 
 
 def test_budgets_below_tables_are_those_of_the_runs():
-    notes = " ".join(table_of("ablation").notes)
-    assert "baseline: 18; ScaLA: 23; without delay: 48; without group-wise rates: 23; without PGA-1: 18" in notes
+    """With t_s=3 a run has three plain epochs of 3 passes and three of 8."""
+    notes = " ".join(table_of("ablation", score=exact_scores).notes)
+    assert "small-batch baseline: 18; ScaLA, tuned t_s: 33; ScaLA, other t_s: 23; without delay: 48" in notes
+    assert "without group-wise rates: 33; without PGA-1: 18" in notes
     assert "FreeLB: 54" in " ".join(table_of("freelb").notes)
 
 
-def test_an_edge_of_the_grid_is_named():
-    rising = table_of("large_batch_methods", score=lambda spec: 70 + math.log(spec.optim.lr))
-    (note,) = [note for note in rising.notes if "ends its grid" in note]
-    assert f"LAMB mini-qnli at {SMALL.rates('lamb', SMALL.large_batch)[-1]:g}" in note
-    within = table_of("large_batch_methods", score=lambda spec: 70 - abs(math.log(spec.optim.lr / middle_rate(spec))))
-    assert not any("ends its grid, a better" in note for note in within.notes)
+def test_a_best_rate_at_the_end_of_its_grid_forbids_a_verdict():
+    """Scores that rise with the rate for ever end every grid at its largest number of trials."""
+    (record,) = findings(find_study("train_longer"), score=lambda spec: 90 + math.log(spec.optim.lr)).claims
+    assert record.verdict == "not testable here"
+    assert "best setting inside" in [gate.name for gate in record.failed]
 
 
-def middle_rate(spec):
-    grid = SMALL.rates(spec.recipe.method, spec.batches.batch_size, spec.optim.optimizer)
-    return grid[len(grid) // 2]
-
-
-def test_times_of_runs_are_those_of_their_steps_on_as_many_workers():
-    cells = main_results.cells(SMALL)
-    records = records_of(cells)
-    paces = {"baseline": 0.1, "LAMB": 1.0, "ScaLA with noise": 4.0, "ScaLA-effective with noise": 3.0}
+def timed(profile, seconds, records, cells):
+    """Add made-up measurements: `seconds` of a step by kind and workers."""
     for cell in cells:
         if cell.labels.get("kind") != main_results.TIMES:
             continue
         result = {"matmul_rate": 1e9, "gradient_bytes": 1000}
         for name in cell.item.settings["names"]:
-            pace = paces[name.partition(" ")[2]] / cell.labels["workers"]
-            result |= {f"{name}:step": [pace, pace, 9.0], f"{name}:steps_per_epoch": 10}
+            pace = seconds(name.partition(" ")[2], cell.labels["workers"])
+            result |= {f"{name}:step": [pace, pace, pace], f"{name}:steps_per_epoch": 10}
             result |= {f"{name}:tokens": [500.0], f"{name}:samples": [50.0]}
         records.measurements[cell.key] = {"status": "finished", "result": result}
-    output = main_results.analyse(SMALL, frame_of(cells, records))
-    table = output.tables[0].frame["mini-qnli time (s)"].droplevel(["model", "batch size"])
-    # six epochs of ten steps; ScaLA has noise in the last of six, ScaLA-effective in the last three
-    assert table["baseline", 1] == pytest.approx(60 * 0.1)
-    assert table["ScaLA", 1] == pytest.approx(50 * 1.0 + 10 * 4.0)
+    return main_results.analyse(profile, frame_of(cells, records))
+
+
+def test_times_of_runs_are_those_of_their_steps_on_as_many_workers():
+    profile = tuned(SMALL, exact_scores)
+    cells = main_results.cells(profile)
+    paces = {"small-batch baseline": 0.1, "LAMB": 1.0, "ScaLA with noise": 4.0, "ScaLA-effective with noise": 3.0}
+    output = timed(profile, lambda kind, workers: paces[kind] / workers, records_of(cells), cells)
+    table = output.tables[1].frame["mini-qnli time (s)"].droplevel(["model", "batch size", "times"])
+    # six epochs of ten steps; noise in the last three or in the last one
+    assert table["small-batch baseline", 1] == pytest.approx(60 * 0.1)
+    assert table["ScaLA, tuned t_s", 1] == pytest.approx(30 * 1.0 + 30 * 4.0)
+    assert table["ScaLA, other t_s", 1] == pytest.approx(50 * 1.0 + 10 * 4.0)
     assert table["ScaLA-effective", 2] == pytest.approx((30 * 1.0 + 30 * 3.0) / 2)
-    times = output.tables[1].frame["times faster than baseline"].droplevel(["model", "batch size", "times"])
-    assert times["ScaLA", 2] == pytest.approx(6 / 90)
-    assert times["baseline", 2] == 1
+    faster = output.tables[1].frame["times faster than baseline"].droplevel(["model", "batch size", "times"])
+    assert faster["ScaLA, tuned t_s", 2] == pytest.approx(6 / 150)
+    assert faster["small-batch baseline", 2] == 1
+    speed = next(part for part in output.claims[0].parts if part.statement.endswith("on 2 workers"))
+    assert (speed.estimate.value, speed.contextual) == (pytest.approx(6 / 150), True), "the same times as the table's"
+    assert [claim.verdict for claim in output.claims] == ["not testable here"] * 4, "32 workers were not timed"
 
 
 def test_more_workers_than_were_measured_are_projected_and_marked():
-    cells = main_results.cells(SMALL)
+    profile = tuned(SMALL, exact_scores)
+    cells = main_results.cells(profile)
     records = records_of(cells)
     constants = Calibration(
         Compute(1e-3, 0.0, 0.0, 1e-4),
@@ -220,21 +255,16 @@ def test_more_workers_than_were_measured_are_projected_and_marked():
         {"adamw": 0.0, "lamb": 0.0},
         *(1e6, 1.0, 1.0, 2, {WITHIN: Link(0.0, math.inf), RATES[0]: Link(0.0, 1e8)}),
     )
-    for cell in cells:
-        if cell.labels.get("kind") == main_results.CONSTANTS:
-            records.measurements[cell.key] = {"status": "finished", "result": constants.to_dict()}
-        elif cell.labels.get("kind") == main_results.TIMES:
-            result = {}
-            for name in cell.item.settings["names"]:
-                result |= {f"{name}:step": [1.0], f"{name}:steps_per_epoch": 10}
-                result |= {f"{name}:tokens": [500.0], f"{name}:samples": [50.0]}
-            records.measurements[cell.key] = {"status": "finished", "result": result}
-    output = main_results.analyse(SMALL, frame_of(cells, records))
+    (key,) = [cell.key for cell in cells if cell.labels.get("kind") == main_results.CONSTANTS]
+    records.measurements[key] = {"status": "finished", "result": constants.to_dict()}
+    output = timed(profile, lambda kind, workers: 1.0, records, cells)
     times = output.tables[1].frame["mini-mnli time (s)"].droplevel(["model", "batch size"])
     # one row of ten tokens on each of 32 workers; 16 hosts exchange 1 MB
-    assert times["baseline", 32, "projected"] == pytest.approx(60 * (2e-3 + 2 * 15 / 16 * 1e-2))
-    assert set(times.xs("projected", level="times").index.get_level_values("method")) == {"baseline", "ScaLA"}
+    assert times["small-batch baseline", 32, "projected"] == pytest.approx(60 * (2e-3 + 2 * 15 / 16 * 1e-2))
+    projected = times.xs("projected", level="times").index.get_level_values("method")
+    assert set(projected) == {"small-batch baseline", "ScaLA, tuned t_s", "ScaLA, other t_s"}
     assert "Projected to 32 workers" in output.tables[1].notes[-1]
+    assert output.claims[1].verdict == "not testable here", "a projection decides nothing"
 
 
 def test_the_paper_profile_times_its_own_workers():
@@ -242,59 +272,63 @@ def test_the_paper_profile_times_its_own_workers():
 
 
 def test_heat_map_by_hand():
-    study = find_study("generalizability")
-    peak = {256: 1e-3, 512: 2e-3, 1024: 2e-3, 2048: 4e-3}
+    """Best rates grow with the root of B; each doubling from 512 on costs a point, and the first step two."""
 
     def score(spec):
         size = spec.batches.batch_size
-        if size == SMALL.small_batch:
-            return 80.0
-        return 78.0 - math.log2(size / 256) - abs(math.log2(spec.optim.lr / peak[size]))
+        level = 80.0 if size == SMALL.small_batch else 78.0 - math.log2(size / 512)
+        return level - abs(math.log2(spec.optim.lr / centre(spec))) + 0.1 * (spec.seed == 1)
 
-    result = findings(study, score=score)
+    result = findings(find_study("generalizability"), score=score)
     best = next(table.frame for table in result.tables if table.name == "best")
-    assert best["best rate"].drop(32).to_dict() == peak
-    assert best["gap to B=32"].drop(32).tolist() == pytest.approx([2.0, 3.0, 4.0, 5.0])
-    exponent, slope = result.claims[0].parts[0].estimate, result.claims[1].parts[1].estimate
-    # log2 of the peaks 0, 1, 1, 2 over doublings 0 to 3: least squares 0.6
-    assert exponent.value == pytest.approx(0.6)
-    assert slope.value == pytest.approx(1.0)
+    assert best["tuned rate"].to_dict() == {32: 5e-4, 512: 2e-3, 1024: 2.83e-3, 2048: 4e-3}
+    assert best["inside of its grid"].all()
+    assert best["gap to B=32"].drop(32).tolist() == pytest.approx([2.0, 3.0, 4.0], abs=0.01)
+    exponent, gap, slope = (part.estimate for claim in result.claims for part in claim.parts)
+    # half a step of the grid on either side: deviations of 1 / sqrt(12) doublings over log2 B = 5, 9, 10, 11
+    assert exponent.value == pytest.approx(0.5, abs=0.01)
+    assert exponent.se == pytest.approx(math.sqrt(1 / 12 / 20.75), rel=1e-3)
+    assert (gap.value, gap.n) == (pytest.approx(3.0, abs=0.01), 2)
+    assert (slope.value, slope.n) == (pytest.approx(-1.0, abs=0.01), 2)
+    assert result.claims[0].verdict == "supported"
 
 
-def test_heat_cells_need_every_seed():
-    frame = pd.DataFrame(
-        {"batch_size": 256, "rate": [1e-3, 1e-3, 2e-3, 2e-3], "score": [80.0, 82.0, 90.0, math.nan]}
-    ).assign(status=["finished", "finished", "finished", "diverged"])
-    cells = generalizability.heat_cells(frame)
-    assert cells["score"].tolist()[0] == 81.0
-    assert math.isnan(cells["score"].tolist()[1])
-    assert cells["diverged"].tolist() == [False, True]
+def test_rates_that_are_as_good_widen_the_exponents_interval():
+    frame = pd.DataFrame({"batch_size": [32] * 3 + [512] * 3, "rate": [1e-4, 2e-4, 4e-4, 4e-4, 8e-4, 16e-4]})
+    clear = generalizability.exponent_of(frame.assign(score=[80.0, 82.0, 80.0] * 2, rows=4000), 0.95)
+    tied = generalizability.exponent_of(frame.assign(score=[80.0, 82.0, 81.9] * 2, rows=4000), 0.95)
+    assert clear.value == tied.value == pytest.approx(0.5)
+    assert tied.se == pytest.approx(2 * clear.se)
 
 
 def test_the_rule_carries_the_best_small_rate_over():
-    """At the small batch the first rate is best, at the large one the last: rule and tuning must part."""
+    """The best rate is a quarter of the centre at the small batch, twice the centre at the large one."""
 
     def score(spec):
-        sign = -1 if spec.batches.batch_size == SMALL.small_batch else 1
-        return 80 + sign * math.log10(spec.optim.lr)
+        factor = 0.25 if spec.batches.batch_size == SMALL.small_batch else 2.0
+        return 80 - abs(math.log2(spec.optim.lr / centre(spec) / factor)) + 0.1 * spec.seed
 
-    study = find_study("lr_scaling")
-    cells = study.cells(SMALL)
-    frame = frame_of(cells, records_of(cells, score=score))
-    chosen = lr_scaling.chosen_runs(SMALL, frame)
-    rates = lr_scaling.rate_table(chosen)["mini-qnli"]
-    large = SMALL.large_batch
-    for method, recipe in (("baseline", "plain"), ("ScaLA", "scala")):
-        grid = SMALL.rates(recipe, large)
-        assert rates[(f"{method}, rule", large)] == grid[0]
-        assert rates[(f"{method}, tuned", large)] == grid[-1]
-    (record,) = findings(study, score=score).claims
-    grid = SMALL.rates("scala", large)
-    assert record.parts[0].estimate.value == pytest.approx(math.log10(grid[0] / grid[-1]))
+    result = findings(find_study("lr_scaling"), score=score)
+    rates = next(table.frame for table in result.tables if table.name == "rates")["mini-qnli"]
+    for method, optimizer in (("baseline", "adamw"), ("ScaLA", "lamb")):
+        start, large = SMALL.start_rates[optimizer], SMALL.large_batch
+        assert rates[(f"{method}, rule's rate", large)] == pytest.approx(0.25 * start)
+        assert rates[(f"{method}, tuned rate", large)] == pytest.approx(2 * start)
+    scala, baseline = (claim.parts[0].estimate for claim in result.claims)
+    assert (scala.value, baseline.value) == pytest.approx((-3.0, -3.0), abs=0.01)
+
+
+def test_where_the_rule_finds_the_tuned_rate_both_are_one_run():
+    cells = find_study("lr_scaling").cells(tuned(SMALL, exact_scores))
+    runs = {}
+    for cell in cells:
+        runs.setdefault(cell.labels["method"], set()).add(cell.key)
+    assert runs["ScaLA, tuned rate"] == runs["ScaLA, rule's rate"]
 
 
 def test_adaptive_runs_are_compared_at_equal_cost():
     """Fixed delays gain a tenth of a point per forward pass; the adaptive run has half a point more than its cost."""
+    from studies import adaptive_delay
 
     def score(spec):
         recipe = spec.resolved().recipe
@@ -319,23 +353,22 @@ def test_adaptive_runs_are_compared_at_equal_cost():
 
 def test_switch_points_end_with_no_noise():
     table = table_of("switch_point").frame
-    assert table.index.tolist() == [*(f"{delay:g}" for delay in SMALL.delays), "never"]
-    assert table["mini-mnli passes"].tolist() == [*(18 + 5 * (6 - delay) for delay in SMALL.delays), 18]
+    assert table.index.tolist() == ["LAMB", *(f"t_s={delay:g}" for delay in SMALL.delays)]
+    assert table["mini-mnli passes"].tolist() == [18, *(18 + 5 * (6 - delay) for delay in SMALL.delays)]
 
 
-def test_longer_training_doubles_the_epochs_at_twice_the_batch():
-    table = table_of("train_longer").frame
-    assert table.loc["baseline, longer", ["epochs", "passes"]].tolist() == [12, 36]
-    assert table.loc["baseline", ["epochs", "passes"]].tolist() == [6, 18]
+def test_longer_training_doubles_the_epochs():
+    table = table_of("train_longer").frame["mini-mnli passes"].droplevel("batch size")
+    assert (table["baseline, longer"], table["baseline"]) == (36, 18)
     assert {cell.labels["batch_size"] for cell in find_study("train_longer").cells(PAPER)} == {2048}
 
 
-def test_studies_share_their_runs():
-    """The embedded profile has a quarter of an hour: what the studies ask for together must stay few."""
-    cells = [cell for name in CLAIMS for cell in find_study(name).cells(EMBEDDED)]
-    distinct = len({cell.key for cell in cells})
-    assert distinct <= 374
-    assert distinct < 0.55 * len(cells)
+@pytest.mark.parametrize(("profile", "most"), [(EMBEDDED, 50), (LAPTOP, 25)], ids=["embedded", "laptop"])
+def test_studies_share_their_runs(profile, most):
+    """Profiles have a fixed number of hours: the arms that all studies ask for together must stay few."""
+    cells = [cell for name in CLAIMS for cell in find_study(name).cells(profile) if isinstance(cell.item, RunSpec)]
+    arms = {cell.key for cell in cells if cell.labels.get("seed") == profile.seeds[0]}
+    assert len(arms) <= most
 
 
 def test_scores_of_studies_are_paired_by_seed():
@@ -355,7 +388,7 @@ def test_averages_of_the_paper_are_about_the_means_of_five_figures():
 def test_tables_of_the_paper_agree_with_its_data(shared):
     tables = shared / "paper" / "tables"
     data = pd.concat([pd.read_csv(tables / name) for name in ("tables_1_2.csv", "tables_3_to_6.csv")])
-    data = data[~data["method"].isin(["Devlin 2019", "Liu 2020"])].fillna({"time_s": 0, "f1": 0})
+    data = data.fillna({"time_s": 0, "f1": 0})
     for number in range(1, 7):
         printed = data[data["table"] == number]
         tasks = ("MNLI-m", "SST-2") if number == 4 else _paper_tables.TASKS
@@ -363,9 +396,10 @@ def test_tables_of_the_paper_agree_with_its_data(shared):
         if number == 2:  # its ScaLA rows are those of Table 1 and stand there in the data
             lines = [line for line in lines if "ScaLA" not in line.names]
         ours = [
-            (task, accuracy, line.times[index] if line.times else 0, line.f1 if task == "QQP" else 0)
+            (task, accuracy, line.times[index] if line.times else 0, (line.f1 or 0) if task == "QQP" else 0)
             for line in lines
             for index, (task, accuracy) in enumerate(zip(tasks, line.accuracies, strict=True))
+            if not math.isnan(accuracy)
         ]
         theirs = printed[["task", "accuracy", "time_s", "f1"]].itertuples(index=False, name=None)
         assert sorted(ours) == sorted(theirs), number

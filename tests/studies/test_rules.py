@@ -1,4 +1,4 @@
-"""Each claim's rule, fed with made-up runs: plainly true, plainly false, undecidable."""
+"""Each claim's rule, fed with made-up runs of known truth: true, false, absent, undecidable, or failing a gate."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import pytest
 
 from scala_lab.study.api import all_studies
 from scala_lab.study.verdicts import record
-
-WANTED = ("reproduced", "contradicted", "inconclusive")
 
 RULES = {
     claim.id: (claim, getattr(sys.modules[study.cells.__module__], claim.id.lower()))
@@ -26,20 +24,27 @@ for module in sorted(Path(__file__).parent.glob("*_cases.py")):
 """By claim and verdict: a function that makes the frame. Files named *_cases.py hold them."""
 
 
-@pytest.mark.parametrize("verdict", WANTED)
-@pytest.mark.parametrize("claim_id", sorted(RULES))
+@pytest.mark.parametrize(
+    ("claim_id", "verdict"), [(claim_id, verdict) for claim_id, cases in CASES.items() for verdict in cases]
+)
 def test_rule_finds_the_verdict_that_the_runs_were_made_for(claim_id, verdict):
-    assert claim_id in CASES, f"no made-up runs for {claim_id}: add them to a file of cases beside this one"
     _, rule = RULES[claim_id]
     judged = rule(CASES[claim_id][verdict]())
-    assert judged.verdict == verdict, [(part.statement, str(part.estimate), part.verdict) for part in judged.parts]
+    found = [(part.statement, str(part.estimate), part.verdict) for part in judged.parts]
+    assert judged.verdict == verdict, (found, judged.failed)
+    assert judged.why
+
+
+@pytest.mark.parametrize("claim_id", sorted(RULES))
+def test_every_claim_can_be_supported_and_reversed(claim_id):
+    assert {"supported", "reversed"} <= set(CASES[claim_id]), f"add made-up runs for {claim_id} to a file of cases"
 
 
 @pytest.mark.parametrize("claim_id", sorted(RULES))
 def test_nothing_run_is_no_verdict(claim_id):
     claim, rule = RULES[claim_id]
-    nothing = CASES[claim_id]["reproduced"]().iloc[:0]
-    assert rule(nothing).verdict == record(claim, ()).verdict == "not run"
+    nothing = CASES[claim_id]["supported"]().iloc[:0]
+    assert rule(nothing).verdict == record(claim, ()).verdict == "not testable here"
 
 
 @pytest.mark.parametrize("claim_id", sorted(RULES))

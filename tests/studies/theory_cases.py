@@ -33,7 +33,7 @@ def outer(power=-0.5, added=0.5, kappa_power=0.0, wide=3.0, spread=0.02, replica
             for place, steps in enumerate((64, 256, 1024)):
                 luck = np.exp(spread * shared[replica, place])
                 bound = 4 * epsilon * ALPHA + 2 * kappa * GAP * GRADIENT_BOUND / np.sqrt(steps)
-                value = 30 * (steps / 64.0) ** power * kappa**kappa_power * luck
+                value = 10 * (steps / 64.0) ** power * kappa**kappa_power * luck
                 value += added * 4 * epsilon * ALPHA
                 if clip > 2:
                     value = wide * bound * luck
@@ -77,18 +77,23 @@ def inner(worst=0.5, bend=0.9, spread=0.05, problems=6):
 
 CASES = {
     "C19": {
-        "reproduced": outer,
-        "contradicted": lambda: outer(power=-0.2),
-        "inconclusive": lambda: outer(power=-0.45, spread=0.5),
+        "supported": lambda: outer(wide=0.5),
+        "reversed": outer,
+        "undecided": lambda: outer(wide=1.0, spread=0.5),
     },
     "C20": {
-        "reproduced": inner,
-        "contradicted": lambda: inner(worst=1.4),
-        "inconclusive": lambda: inner(bend=0.5, spread=0.3),
+        "supported": inner,
+        "reversed": lambda: inner(worst=1.4),
+        "undecided": lambda: inner(bend=0.5, spread=0.3),
     },
     "C22": {
-        "reproduced": outer,
-        "contradicted": lambda: outer(wide=0.3),
-        "inconclusive": lambda: outer(wide=1.0, spread=0.5),
+        "supported": outer,
+        "reversed": lambda: outer(wide=0.3),
+        "undecided": lambda: outer(wide=1.0, spread=0.5),
+    },
+    "C27": {
+        "supported": outer,
+        "reversed": lambda: outer(power=-0.2),
+        "undecided": lambda: outer(power=-0.45, spread=0.5),
     },
 }

@@ -25,6 +25,7 @@ def tiny_profile(folder: Path) -> Profile:
         pair=(str(rows), str(rows)),
         small_batch=8,
         large_batch=32,
+        batch_sizes=(8, 32, 64),
         seeds=(0, 1),
         curvature=CurvaturePlan(samples=24, sets=2),
         settings={

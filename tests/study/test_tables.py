@@ -1,35 +1,45 @@
-"""The choice of each method's best rate."""
+"""Tables of means over seeds with paired differences."""
 
 from __future__ import annotations
 
 import math
 
 import pandas as pd
+import pytest
 
-from scala_lab.study.tables import best_runs
-
-
-def runs(**columns):
-    return pd.DataFrame(columns)
+from scala_lab.study.tables import table_by_task
 
 
-def test_best_runs_are_at_the_rate_with_the_best_mean_and_say_when_it_ends_the_grid():
-    frame = runs(
-        method=["x"] * 6 + ["y"] * 6,
-        rate=[0.1, 0.1, 0.2, 0.2, 0.3, 0.3] * 2,
-        seed=[0, 1] * 6,
-        score=[1, 1, 5, 2, 9, math.nan, 1, 1, 2, 2, 3, 3],
-    )
-    best = best_runs(frame, ["method"])
-    assert best[best["method"] == "x"]["rate"].unique().tolist() == [0.2], "a rate with a diverged seed is no best rate"
-    assert best[best["method"] == "x"]["score"].tolist() == [5, 2]
-    assert best.groupby("method")["edge"].first().to_dict() == {"x": False, "y": True}
-    assert set(best["grid_points"]) == {3}
+def runs(scores, task="a", status="finished", split="heldout"):
+    """Rows of two methods with a score per seed; dev scores are one point lower, and there is no F1."""
+    rows = [
+        {"method": method, "task": task, "seed": seed, "score": score, "dev": score - 1, "f1": math.nan}
+        for method, values in scores.items()
+        for seed, score in enumerate(values)
+    ]
+    return pd.DataFrame(rows).assign(status=status, score_split=split)
 
 
-def test_best_runs_leave_out_a_method_that_never_finished_and_know_no_edge_of_one_rate():
-    frame = runs(method=["x", "y"], rate=[0.1, 0.1], seed=[0, 0], score=[math.nan, 1.0])
-    best = best_runs(frame, ["method"])
-    assert best["method"].tolist() == ["y"]
-    assert not best["edge"].any()
-    assert best_runs(frame[frame["method"] == "x"], ["method"]).empty
+def test_a_row_has_its_means_and_its_paired_difference():
+    """Seeds differ by ten points, the methods by 1 and 2 points: pairing by seed leaves a deviation of 0.71."""
+    table = table_by_task(runs({"x": [80.0, 90.0], "y": [81.0, 92.0]}), ["method"], ["a"], against="x")
+    assert table.loc["y", ["a accuracy", "a dev accuracy", "Avg.", "minus x"]].tolist() == [86.5, 85.5, 86.5, 1.5]
+    half = 12.706 * math.sqrt(0.5) / math.sqrt(2)
+    assert table.loc["y", ["from", "to"]].tolist() == pytest.approx([1.5 - half, 1.5 + half], rel=1e-3)
+    assert table.loc["x", ["minus x", "from", "to"]].isna().all()
+
+
+def test_dev_stands_beside_the_score_only_where_the_score_is_of_other_rows():
+    assert "a dev accuracy" not in table_by_task(runs({"x": [80.0, 90.0]}, split="dev"), ["method"], ["a"])
+
+
+def test_a_diverged_seed_leaves_no_mean_of_the_others():
+    frame = runs({"x": [80.0, 90.0], "y": [81.0, math.nan]})
+    frame["status"] = ["finished"] * 3 + ["diverged"]
+    table = table_by_task(frame, ["method"], ["a"])
+    assert table["a accuracy"].tolist() == [85.0, "diverged"]
+
+
+def test_averages_are_of_seeds_that_have_all_tasks():
+    frame = pd.concat([runs({"x": [80.0, 90.0]}), runs({"x": [70.0]}, task="b")])
+    assert table_by_task(frame, ["method"], ["a", "b"])["Avg."].tolist() == [75.0]

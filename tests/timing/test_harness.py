@@ -52,7 +52,12 @@ def spec(tmp_path, tiny_bert):
 
 
 def test_every_method_has_its_phases_and_they_fit_into_the_step(spec):
-    specs = {"plain": spec("lamb", max_steps=1), "freelb": spec("freelb")}
+    specs = {
+        "plain": spec("lamb", max_steps=1),
+        "freelb": spec("freelb"),
+        "sam": spec("sam"),
+        "m": spec("asam", sam_m=4),
+    }
     specs |= {"noise": spec("scala", delay=0.0, pga="exact")}
     specs |= {"fused": spec("scala", delay=0.0, pga="fused", masks="shared")}
     measured = phases(results(specs.values()), names=list(specs), steps=3, warmup=1)
@@ -66,6 +71,8 @@ def test_every_method_has_its_phases_and_they_fit_into_the_step(spec):
     inner = {"inner forward", "inner backward", "adversarial forward"}
     assert set(seconds["noise"]) == common | {"clean forward"} | inner
     assert set(seconds["fused"]) == common | {"clean forward", "inner backward", "adversarial forward"}
+    for name in ("sam", "m"):
+        assert set(seconds[name]) == common | {"clean forward", "inner forward", "inner backward"}
     assert set(seconds["freelb"]) == common | {"adversarial forward"}
     for by_phase in seconds.values():
         assert all(len(values) == 3 for values in by_phase.values())

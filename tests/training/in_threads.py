@@ -1,4 +1,4 @@
-"""Two workers of a run in two threads of one process, that meet where workers do."""
+"""Workers of a run in threads of one process, that meet where workers do."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ TIMEOUT = 120.0
 
 
 class Meeting:
-    """Where two threads leave what each has and find the sum."""
+    """Where threads leave what each has and find the sum."""
 
-    def __init__(self) -> None:
-        self.barrier = threading.Barrier(2, timeout=TIMEOUT)
+    def __init__(self, workers: int) -> None:
+        self.barrier = threading.Barrier(workers, timeout=TIMEOUT)
         self.brought: dict[int, Tensor] = {}
 
     def sum(self, rank: int, buffer: Tensor) -> None:
         self.brought[rank] = buffer.clone()
         self.barrier.wait()
-        buffer.copy_(self.brought[0] + self.brought[1])
+        buffer.copy_(sum(self.brought[other] for other in range(1, len(self.brought))) + self.brought[0])
         self.barrier.wait()
 
 
@@ -46,15 +46,16 @@ class ThreadWorld(World):
         """All threads load the same."""
 
 
-def both(make: Callable[[World], S], part: Callable[[S], T]) -> list[T]:
-    """What each of two workers comes to.
+def both(make: Callable[[World], S], part: Callable[[S], T], count: int = 2) -> list[T]:
+    """What each of two or more workers comes to.
 
     Args:
         make: Makes a worker, one after the other: loading models from two threads at once is not for transformers.
-        part: What both then do side by side.
+        part: What all then do side by side.
+        count: How many workers there are.
     """
-    meeting = Meeting()
-    workers = [make(ThreadWorld(rank, 2, torch.device("cpu"), meeting=meeting)) for rank in range(2)]
+    meeting = Meeting(count)
+    workers = [make(ThreadWorld(rank, count, torch.device("cpu"), meeting=meeting)) for rank in range(count)]
 
     def run(worker: S) -> T:
         try:
@@ -63,5 +64,5 @@ def both(make: Callable[[World], S], part: Callable[[S], T]) -> list[T]:
             meeting.barrier.abort()  # the other one need not wait
             raise
 
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(count) as pool:
         return list(pool.map(run, workers))

@@ -17,24 +17,70 @@ from scala_lab.optim.build import build_optimizer, rate_factor
 
 def plain_loop(model, training, steps):
     """Train a stock model for some steps as the recipe's formulas say, with the rows that a trainer would take."""
-    spec, prepared = training.spec, training.data
-    options = dict(spec.recipe.options)
+    spec = training.spec
     optimizer = build_optimizer(model, spec.optim, training.rate)
     model.train()
     for step in range(steps):
         optimizer.zero_grad(set_to_none=True)
-        rows = training.plan.global_batch(step)
-        for row in rows:
-            batch = collate(prepared.train, np.array([row]), Padding())
-            label = batch.pop("labels")
-            one = Row(model, batch, label, prepared.task.regression, spec.seed, step, int(row))
-            (objective(one, spec.recipe.method, options) / len(rows)).backward()
+        add_gradient(model, training, step)
         if spec.optim.clip_norm:
             torch.nn.utils.clip_grad_norm_(model.parameters(), spec.optim.clip_norm)
         for group in optimizer.param_groups:
             group["lr"] = training.rate * rate_factor(step, training.steps, spec.optim.warmup)
         optimizer.step()
     return model
+
+
+def add_gradient(model, training, step):
+    """Add the mean gradient of a step's rows to `.grad`."""
+    spec, prepared = training.spec, training.data
+    rows = rows_of(spec, len(prepared.train), step)
+    samples = []
+    for row in rows:
+        batch = collate(prepared.train, np.array([row]), Padding())
+        label = batch.pop("labels")
+        samples.append(Row(model, batch, label, prepared.task.regression, spec.seed, step, int(row)))
+    options = dict(spec.recipe.options)
+    if "sam_rho" in options:
+        sam(model, samples, **options)
+        return
+    for sample in samples:
+        (objective(sample, spec.recipe.method, options) / len(rows)).backward()
+
+
+def rows_of(spec, count, step):
+    """The rows of a step in the order of the epoch's shuffle."""
+    size = spec.batches.batch_size
+    epoch, index = divmod(step, -(-count // size))
+    return np.random.default_rng([spec.seed, epoch]).permutation(count)[index * size : (index + 1) * size]
+
+
+def sam(model, samples, sam_rho, sam_adaptive, sam_m=None):
+    """Set `.grad` to the mean over groups, weighted by size, of the gradient of the mean loss at the group's ascent."""
+    (samples[0].loss(samples[0].logits(samples[0].embeddings()))).backward()
+    weights = [weight for weight in model.parameters() if weight.grad is not None]  # those that the loss depends on
+
+    def gradient(group):
+        loss = sum(sample.loss(sample.logits(sample.embeddings())) for sample in group) / len(group)
+        return torch.autograd.grad(loss, weights)
+
+    total = [torch.zeros_like(weight) for weight in weights]
+    for start in range(0, len(samples), sam_m or len(samples)):
+        group = samples[start : start + (sam_m or len(samples))]
+        pairs = list(zip(weights, gradient(group), strict=True))
+        scales = [w.detach().abs() + 0.01 if sam_adaptive and w.ndim > 1 else torch.ones_like(w) for w in weights]
+        norm = sum((t * g).square().sum() for t, (_, g) in zip(scales, pairs, strict=True)).sqrt()
+        kept = [weight.detach().clone() for weight in weights]
+        with torch.no_grad():
+            for t, (w, g) in zip(scales, pairs, strict=True):
+                w += sam_rho * t * t * g / norm if norm > 0 else 0.0
+        for sums, found in zip(total, gradient(group), strict=True):
+            sums += len(group) / len(samples) * found
+        with torch.no_grad():
+            for w, before in zip(weights, kept, strict=True):
+                w.copy_(before)
+    for weight, mean in zip(weights, total, strict=True):
+        weight.grad = mean
 
 
 class Row:

@@ -135,6 +135,20 @@ def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
 
 
 @pytest.mark.usefixtures("_routed")
+@pytest.mark.parametrize("m", [3, None])
+def test_sam_leaves_alone_what_no_sample_reaches(m, spec):
+    """Groups and workers reach different experts; what none reaches neither moves in the ascent nor decays."""
+    settings = {"method": "sam", "sam_m": m, "sam_rho": 0.5}
+    start = dict(Training(spec(**settings), prepare(spec()), ALONE).model.named_parameters())
+    alone, reached = by_our_loop(Training(spec(**settings), prepare(spec()), ALONE))
+    for name in ("classifier.spare.weight", "classifier.ignored.weight"):
+        assert not any(name in step for step in reached)
+        assert alone[name].equal(start[name])
+    for weights, _ in both(lambda world: Training(spec(**settings, workers=2), prepare(spec()), world), by_our_loop):
+        assert_same(weights, alone)
+
+
+@pytest.mark.usefixtures("_routed")
 @pytest.mark.parametrize(
     "optimizer",
     [

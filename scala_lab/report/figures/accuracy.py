@@ -1,15 +1,18 @@
 """Figures of accuracy: over batch sizes, rates, delays and ascent steps, by method, and against cost.
 
-Whiskers are standard deviations over runs; differences between methods are judged by paired intervals, not by them.
+Whiskers are standard deviations over runs; differences between methods are judged by paired intervals, not by them:
+`difference_figure` draws those.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from scala_lab.report.figures.forest import draw_rows, legend_handles, row_label
 from scala_lab.report.figures.style import BAD, COLOURMAP, COLOURS, line_style, new_figure, require_columns, styled
 
 if TYPE_CHECKING:
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from scala_lab.study.verdicts import Part
 
 ACCURACY = "accuracy (%)"
 
@@ -63,26 +67,20 @@ def lines_figure(
     return figure
 
 
-def dots_figure(frame: pd.DataFrame, *, title: str) -> Figure:
-    """Draw a panel per task, in it a row per method with each run as a small mark, and the mean.
+def difference_figure(parts: Sequence[Part], *, title: str) -> Figure:
+    """Draw paired comparisons, a row each: mean and interval, seeds as marks, the paper's value as an open diamond.
 
-    `frame` has one row per run: task, method and score.
+    Rows are parts as `effect`, `equivalent` and the like make them (scala_lab/study/verdicts.py), points and factors in
+    panels of their own. Zero is a line, the smallest effect of interest a dotted one, a claimed range or margin a band.
     """
-    require_columns(frame, "task", "method", "score")
-    tasks, methods = list(dict.fromkeys(frame["task"])), list(dict.fromkeys(frame["method"]))
+    look, seed = {"color": COLOURS[0], "marker": "o"}, {"color": "#666666", "marker": "|", "linestyle": "none"}
     with styled():
-        figure = new_figure(1.9 + 2.1 * len(tasks), 1.6 + 0.36 * len(methods))
-        panels = figure.subplots(1, len(tasks), squeeze=False, sharey=True)[0]
-        for axes, task in zip(panels, tasks, strict=True):
-            for row, method in enumerate(methods):
-                values = frame[(frame["task"] == task) & (frame["method"] == method)]["score"].to_numpy(float)
-                axes.plot(values, np.full(len(values), row), "|", color="#777777", markersize=9)
-                mean, std = _mean_and_std(values)
-                if math.isfinite(mean):
-                    axes.errorbar(mean, row, xerr=std, fmt="o", color=COLOURS[0], markerfacecolor="white", capsize=3)
-            axes.set(title=task, xlabel=ACCURACY, ylim=(len(methods) - 0.5, -0.5))
-            axes.grid(axis="x")
-        panels[0].set_yticks(range(len(methods)), methods)
+        figure = draw_rows(parts, [look] * len(parts), [row_label(part) for part in parts], 0.42)
+        for row, part in enumerate(parts):
+            axes = next(axes for axes in figure.axes if axes.get_label() == part.estimate.unit)
+            axes.plot(part.estimate.numbers, [row + 0.3] * len(part.estimate.numbers), markersize=7, **seed)
+        handles = legend_handles(parts, {"mean and interval": look, "one seed": seed})
+        figure.legend(handles=handles, loc="outside lower center", ncols=3)
         figure.suptitle(title)
     return figure
 
@@ -170,7 +168,7 @@ def _add_legend(figure: Figure) -> None:
 def rate_heat_map(frame: pd.DataFrame, title: str) -> Figure:
     """Draw batch sizes as rows, rates as columns, accuracy in percent in each cell.
 
-    The best cell of a row has a frame, dashed where it is the first or last of the grid. Cells whose runs diverged say
+    The best cell of a row has a frame, dashed where it is the first or last of the row. Cells whose runs diverged say
     so, missing ones are empty. Two lines start at the best rate of the smallest batch: the square-root rule and the
     linear rule. `frame` has one row per cell: batch_size, rate, score (mean over seeds, nan for none) and diverged.
     """
@@ -190,7 +188,7 @@ def rate_heat_map(frame: pd.DataFrame, title: str) -> Figure:
             for rate, score in row.items():
                 _write_score(axes, np.log(rate), y, score, bool(diverged.loc[size, rate] == 1), score < middle)
             if row.notna().any():
-                _frame_best(axes, edges, y, int(np.nanargmax(row)))
+                _frame_best(axes, edges, y, int(np.nanargmax(row)), np.flatnonzero(diverged.loc[size].notna()))
         _rule_lines(axes, scores)
         axes.set_xticks(np.log(rates), [f"{rate:g}" for rate in rates])
         axes.set_yticks(range(len(sizes)), [f"{size:,.0f}" for size in sizes])
@@ -219,11 +217,11 @@ def _write_score(axes: Axes, x: float, y: float, score: float, diverged: bool, d
         axes.text(x, y, "diverged", ha="center", va="center", fontsize=7, rotation=20, color="black")
 
 
-def _frame_best(axes: Axes, edges: np.ndarray, row: int, column: int) -> None:
+def _frame_best(axes: Axes, edges: np.ndarray, row: int, column: int, tried: np.ndarray) -> None:
     from matplotlib.patches import Rectangle
 
-    corner, width, columns = (edges[column], row - 0.5), edges[column + 1] - edges[column], len(edges) - 1
-    style = "--" if columns > 1 and column in (0, columns - 1) else "-"
+    corner, width = (edges[column], row - 0.5), edges[column + 1] - edges[column]
+    style = "--" if len(tried) > 1 and column in (tried[0], tried[-1]) else "-"
     for line, colour in ((4.0, "white"), (2.0, "black")):
         look: dict[str, Any] = {"linewidth": line, "linestyle": style, "edgecolor": colour}
         axes.add_patch(Rectangle(corner, width, 1.0, fill=False, zorder=3, **look))

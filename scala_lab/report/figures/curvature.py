@@ -51,6 +51,32 @@ def sharpness_bars(frame: pd.DataFrame, unit: str = "nats") -> Figure:
     return figure
 
 
+def sharpness_over_loss(frame: pd.DataFrame, unit: str = "nats") -> Figure:
+    """Draw top eigenvalues over the training loss, both on log scales: a mark per model and state, filled at the end.
+
+    `frame` has one row per model and state: label, seed, state (`end` or another), loss and value. A thin line joins
+    the states of one model. `unit` is the loss's.
+    """
+    require_columns(frame, "label", "seed", "state", "loss", "value")
+    with styled():
+        figure = new_figure(6.4, 4.6)
+        axes = figure.subplots()
+        for index, label in enumerate(dict.fromkeys(frame["label"])):
+            rows = frame[(frame["label"] == label) & (frame["loss"] > 0) & (frame["value"] > 0)]
+            style = line_style(index, linestyle="none", markersize=7)
+            for state, points in rows.groupby("state", sort=False):
+                fill = style["color"] if state == "end" else "white"
+                name = str(label) if state == "end" else f"{label}, {state}"
+                axes.plot(points["loss"], points["value"], label=name, **{**style, "markerfacecolor": fill})
+            for _, path in rows.groupby("seed"):
+                axes.plot(path["loss"], path["value"], color=style["color"], linewidth=0.7)
+        axes.set(xscale="log", yscale="log", xlabel=f"training loss ({unit})")
+        axes.set(ylabel=f"top eigenvalue ({unit} per squared unit of weight)", title="Sharpness over training loss")
+        axes.grid(axis="y")
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    return figure
+
+
 def layer_bars(frame: pd.DataFrame, unit: str = "nats") -> Figure:
     """Draw bars of alpha_i per layer, grouped by layer for several checkpoints; log scale where they span decades.
 

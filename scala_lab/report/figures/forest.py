@@ -27,7 +27,7 @@ LOOKS: dict[Verdict, dict[str, Any]] = {
     NOT_TESTABLE: {"color": "#a3a3a3", "marker": "x"},
 }
 UNITS = {"points": "points", FACTOR: "factor, log scale", "": "plain number"}
-BAND, SEED, MAX_LABEL = "#d5deea", "#666666", 62
+BAND, MAX_LABEL = "#d5deea", 62
 
 
 def forest_figure(claims: Sequence[ClaimRecord]) -> Figure:
@@ -38,7 +38,7 @@ def forest_figure(claims: Sequence[ClaimRecord]) -> Figure:
     rows = [(claim, part, claim.verdict_of(part)) for claim in claims for part in claim.parts]
     parts, looks = [part for _, part, _ in rows], [LOOKS[verdict] for *_, verdict in rows]
     with styled():
-        figure = _part_rows(parts, looks, [f"{_label(part)}  {claim.claim.id}" for claim, part, _ in rows], 0.23)
+        figure = draw_rows(parts, looks, [f"{row_label(part)}  {claim.claim.id}" for claim, part, _ in rows], 0.23)
         first, last = figure.axes[0], figure.axes[-1]
         for row, (claim, part, verdict) in enumerate(rows):
             colour = "#7a7a7a" if verdict == NOT_TESTABLE else "black"
@@ -50,31 +50,11 @@ def forest_figure(claims: Sequence[ClaimRecord]) -> Figure:
                     axes.axhline(row - 0.5, color="#cccccc", linewidth=0.6)
         shown = {verdict for *_, verdict in rows}
         named = {f"{SIGNS[verdict]} {verdict}": LOOKS[verdict] for verdict in SIGNS if verdict in shown}
-        figure.legend(handles=_handles(parts, named), loc="outside upper center", ncols=4)
+        figure.legend(handles=legend_handles(parts, named), loc="outside upper center", ncols=4)
     return figure
 
 
-def difference_figure(parts: Sequence[Part], *, title: str) -> Figure:
-    """Draw paired comparisons, a row each: mean and interval, seeds as marks, the paper's value as an open diamond.
-
-    Rows are parts as `effect`, `equivalent` and the like make them (scala_lab/study/verdicts.py). Zero is a line, the
-    smallest effect of interest a dotted one, a claimed range or margin a band; the mark of a part that only gives
-    context is open.
-    """
-    looks = [{"color": COLOURS[0], "marker": "o", **({"markerfacecolor": "white"} * part.contextual)} for part in parts]
-    with styled():
-        figure = _part_rows(parts, looks, [_label(part) for part in parts], 0.42)
-        for row, part in enumerate(parts):
-            numbers = part.estimate.by_seed
-            axes = next(axes for axes in figure.axes if axes.get_label() == part.estimate.unit)
-            axes.plot(numbers, np.full(len(numbers), row + 0.3), "|", color=SEED, markersize=7)
-        named = {"mean and interval": looks[0], "one seed": {"color": SEED, "marker": "|", "linestyle": "none"}}
-        figure.legend(handles=_handles(parts, named), loc="outside lower center", ncols=3)
-        figure.suptitle(title)
-    return figure
-
-
-def _part_rows(parts: Sequence[Part], looks: Sequence[Mapping[str, Any]], labels: list[str], height: float) -> Figure:
+def draw_rows(parts: Sequence[Part], looks: Sequence[Mapping[str, Any]], labels: list[str], height: float) -> Figure:
     """Draw a row per part, in the panel of its unit."""
     units = [unit for unit in UNITS if any(part.estimate.unit == unit for part in parts)]
     figure = new_figure(5.0 + 2.8 * len(units), 2.0 + height * len(parts))
@@ -112,7 +92,8 @@ def _draw_part(axes: Axes, row: int, part: Part, look: Mapping[str, Any]) -> Non
 def _set_axis(axes: Axes, parts: Sequence[Part]) -> None:
     """Choose an axis on which the paper's values and most intervals fit: one wild interval must not hide the rest."""
     position, natural, unit = parts[0].estimate.position, parts[0].estimate.natural, parts[0].estimate.unit
-    wanted = [value for part in parts for value in (part.null, part.smallest, part.estimate.value, *part.interval or ())]
+    wanted = [value for part in parts for value in (part.null, part.smallest, part.estimate.value)]
+    wanted += [end for part in parts for end in part.interval or ()]
     wanted += [end for part in parts if part.kind == "range" for end in (part.low, part.high)]
     papers = [position(part.paper) for part in parts if part.paper is not None]
     places = [position(value) for value in wanted if value is not None]
@@ -131,7 +112,8 @@ def _set_axis(axes: Axes, parts: Sequence[Part]) -> None:
     axes.axvline(parts[0].null, color="black", linewidth=0.9)
 
 
-def _label(part: Part) -> str:
+def row_label(part: Part) -> str:
+    """Return the label of a part's row."""
     statement = f"{part.statement} (context)" if part.contextual else part.statement
     return textwrap.shorten(statement, MAX_LABEL, placeholder="…")
 
@@ -144,7 +126,7 @@ def _found(claim: ClaimRecord, part: Part, verdict: Verdict) -> str:
     return f"{estimate.value:{sign}.2g}{ends}"
 
 
-def _handles(parts: Sequence[Part], looks: Mapping[str, Mapping[str, Any]]) -> list[Any]:
+def legend_handles(parts: Sequence[Part], looks: Mapping[str, Mapping[str, Any]]) -> list[Any]:
     """Return the entries of a legend: the given ones, and those of what the parts are compared with."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
