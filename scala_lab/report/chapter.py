@@ -58,7 +58,7 @@ class Manifest:
             return cls(**{**values, **lists})
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, TypeError, AttributeError) as error:
             raise UserError(f"{file} is damaged or was written by another version ({error})") from None
 
     def write(self, folder: Path) -> None:

@@ -7,27 +7,15 @@ Whiskers are standard deviations over runs; differences between methods are judg
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scala_lab.errors import UserError
-from scala_lab.report.figures.forest import add_legend, draw_part, set_axis
-from scala_lab.report.figures.style import (
-    BAD,
-    COLOURMAP,
-    COLOURS,
-    label_rows,
-    line_style,
-    new_figure,
-    require_columns,
-    styled,
-)
+from scala_lab.report.figures.forest import draw_rows, legend_handles, row_label
+from scala_lab.report.figures.style import BAD, COLOURMAP, COLOURS, line_style, new_figure, require_columns, styled
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -79,32 +67,20 @@ def lines_figure(
     return figure
 
 
-def difference_figure(parts: Sequence[Part] | Mapping[str, Sequence[Part]], *, title: str) -> Figure:
+def difference_figure(parts: Sequence[Part], *, title: str) -> Figure:
     """Draw paired comparisons, a row each: mean and interval, seeds as marks, the paper's value as an open diamond.
 
-    Rows are parts as `effect`, `equivalent` and the like make them (scala_lab/study/verdicts.py), in points or all in
-    factors; a mapping gives a panel each, such as one per task. Zero is a line, the smallest effect a dotted one, a
-    margin a band.
+    Rows are parts as `effect`, `equivalent` and the like make them (scala_lab/study/verdicts.py), points and factors in
+    panels of their own. Zero is a line, the smallest effect of interest a dotted one, a claimed range or margin a band.
     """
-    panels = {
-        name: [part for part in panel if math.isfinite(part.estimate.value)]
-        for name, panel in (parts if isinstance(parts, Mapping) else {"": parts}).items()
-    }
-    drawn = [part for panel in panels.values() for part in panel]
-    if not drawn:
-        raise UserError("none of the figure's comparisons was measured")
-    labels, columns = list(dict.fromkeys(part.statement for part in drawn)), [name for name in panels if panels[name]]
+    look, seed = {"color": COLOURS[0], "marker": "o"}, {"color": "#666666", "marker": "|", "linestyle": "none"}
     with styled():
-        figure = new_figure(2.6 + 2.6 * len(columns), 1.9 + 0.42 * len(labels))
-        for axes, name in zip(figure.subplots(1, len(columns), squeeze=False)[0], columns, strict=True):
-            set_axis(axes, panels[name])
-            for part in panels[name]:
-                row, seeds = labels.index(part.statement), part.estimate.numbers
-                draw_part(axes, row, part, {"color": COLOURS[0], "marker": "o", "markerfacecolor": "white"})
-                axes.plot(seeds, np.full(len(seeds), row + 0.3), "|", color="#666666", markersize=7)
-            label_rows(axes, labels if name == columns[0] else [""] * len(labels))
-            axes.set_title(name)
-        add_legend(figure, drawn)
+        figure = draw_rows(parts, [look] * len(parts), [row_label(part) for part in parts], 0.42)
+        for row, part in enumerate(parts):
+            axes = next(axes for axes in figure.axes if axes.get_label() == part.estimate.unit)
+            axes.plot(part.estimate.numbers, [row + 0.3] * len(part.estimate.numbers), markersize=7, **seed)
+        handles = legend_handles(parts, {"mean and interval": look, "one seed": seed})
+        figure.legend(handles=handles, loc="outside lower center", ncols=3)
         figure.suptitle(title)
     return figure
 
