@@ -179,8 +179,8 @@ def sharpness_rows(frame: DataFrame) -> DataFrame:
         columns[name] = [equal.get(f"{method}:{part}", {}).get(seed) for method, seed in keys]
     rows = runs.drop(columns=[name for name in columns if name in runs]).assign(**columns)
     rows[MEASURED] = rows[MEASURED].astype(float)
-    converged = [bool(value) and value == value for value in rows["converged"]]
-    rows[["eigenvalue", "deviation"]] = rows[["eigenvalue", "deviation"]].where(np.array(converged)[:, None])
+    lost = [not value or value != value for value in rows["converged"]]
+    rows.loc[lost, ["eigenvalue", "deviation"]] = math.nan
     return rows
 
 
