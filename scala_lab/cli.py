@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from scala_lab.errors import UserError, nearest
+from scala_lab.files import check_writable
 from scala_lab.version import VERSION
 
 if TYPE_CHECKING:
@@ -251,8 +252,6 @@ def check_new_folder(folder: Path | None) -> None:
     """Refuse a folder with something in it, or that cannot be made."""
     if folder is None:
         return
-    from scala_lab.training.run_dir import check_writable
-
-    check_writable(folder)
+    check_writable(folder, "--out takes a folder")
     if folder.is_dir() and any(folder.iterdir()):
         raise UserError(f"{folder} exists already and is not empty: choose another --out")

@@ -12,6 +12,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from scala_lab.errors import UserError
+
+
+def check_writable(folder: Path, rule: str) -> None:
+    """Refuse a folder that cannot be made or written to; `rule` says what is a folder, `a report is a folder`."""
+    existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not existing.is_dir():
+        raise UserError(f"{existing} is a file: {rule}")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"{folder} cannot be written to: {existing} is read-only")
+
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""

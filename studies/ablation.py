@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from scala_lab.report.figures.accuracy import difference_figure
-from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.gates import accuracy_gates
 from scala_lab.study.statistics import LEVEL, paired_difference, paired_ratio
-from scala_lab.study.tables import notes, table_by_task
+from scala_lab.study.tables import difference_drawing, notes, table_by_task
 from scala_lab.study.variants import LAMB, SCALA_OTHER, SCALA_TUNED, SMALL_BATCH, WITHOUT_DELAY, arm_cells
 from scala_lab.study.verdicts import EQUAL, SLACK, Claim, ClaimRecord, effect, equivalent, judge, record, within
 from studies._paper_tables import TABLE_3, paper_table
@@ -59,9 +58,8 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         f"Without delay: {passes} the forward passes and {delay}; without group-wise rates {groups}; without PGA-1 "
         f"{noise}."
     )
-    figure = difference_figure(claim.parts[1:], title="ScaLA without its parts")
-    caption = "Table 3: paired differences of accuracy without each part; marks are seeds."
-    return Findings([table, paper_table(3, TABLE_3, INDEX)], [Drawing("", figure, caption)], [claim], summary)
+    figures = difference_drawing(claim.parts[1:], "ScaLA without its parts", "Table 3")
+    return Findings([table, paper_table(3, TABLE_3, INDEX)], figures, [claim], summary)
 
 
 def c11(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:

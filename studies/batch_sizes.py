@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from scala_lab.report.figures.accuracy import difference_figure, lines_figure
+from scala_lab.report.figures.accuracy import lines_figure
 from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.gates import accuracy_gates
 from scala_lab.study.statistics import LEVEL, paired_difference, slope_per_doubling
-from scala_lab.study.tables import notes
+from scala_lab.study.tables import difference_drawing, notes
 from scala_lab.study.variants import BASELINE, LAMB, SCALA_OTHER, SCALA_TUNED, arm_cells
 from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, effect, judge, record
 
@@ -46,8 +46,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
             frame, "batch_size", x_label="batch size, log scale", title="Accuracy over batch sizes", log_x=True
         )
         figures.append(Drawing("", figure, "Figure 7: accuracy over batch sizes; bars standard deviations over seeds."))
-    gains = difference_figure(claim.parts[1:], title="What ScaLA gains at each batch size")
-    figures.append(Drawing("gains", gains, "Figure 7: paired differences at each batch size; marks are seeds."))
+    figures += difference_drawing(claim.parts[1:], "What ScaLA gains at each batch size", "Figure 7", "gains")
     deciding = "; ".join(f"{part.statement} {part.estimate}" for part in claim.deciding[1:])
     return Findings([table], figures, [claim], f"Baseline per doubling of B {claim.parts[0].estimate}; {deciding}.")
 

@@ -8,7 +8,7 @@ from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulatio
 from scala_lab.study.gates import accuracy_gates
 from scala_lab.study.statistics import LEVEL, paired_difference, paired_ratio
 from scala_lab.study.tables import notes, table_by_task
-from scala_lab.study.variants import EFFECTIVE, FREELB, SCALA_OTHER, SCALA_TUNED, SMALL_BATCH, arm_cells
+from scala_lab.study.variants import EFFECTIVE, FREELB, SCALA, SCALA_EARLY, SMALL_BATCH, arm_cells
 from scala_lab.study.verdicts import EQUAL, SLACK, Claim, ClaimRecord, equivalent, judge, record, within
 from studies._paper_tables import TABLE_4, paper_table
 
@@ -23,14 +23,16 @@ C12 = Claim(
     statement="FreeLB is as accurate as ScaLA and 2.6 to 2.9 times slower.",
     paper="85.1 against 85.1 (MNLI), 93.3 against 93.5 (SST-2); 2.9x, 2.6x",
     rule="FreeLB minus ScaLA is equal to 0 within {} points, half of what the paper claims for ScaLA over LAMB; "
-    "forward passes of FreeLB over ScaLA's lie within {:.3g} to {:.3g}. ScaLA has the t_s that is better on tuning "
-    "rows; the other one is shown.".format(EQUAL, *SLOWER_THAN_SCALA),
+    "forward passes of FreeLB over ScaLA's lie within {:.3g} to {:.3g}. ScaLA starts its noise at t_s=5, as the "
+    "paper's times of these tasks imply (noise in a tenth of the run); t_s=3 is shown.".format(
+        EQUAL, *SLOWER_THAN_SCALA
+    ),
 )
 
 
 def cells(profile: Profile) -> list[Cell]:
     """Return the small-batch baseline, FreeLB and ScaLA."""
-    large = (FREELB, SCALA_TUNED, SCALA_OTHER, EFFECTIVE)
+    large = (FREELB, SCALA, SCALA_EARLY, EFFECTIVE)
     return [
         *arm_cells(profile, SMALL_BATCH, profile.small_batch, profile.pair),
         *arm_cells(profile, large, profile.large_batch, profile.pair),
@@ -40,7 +42,7 @@ def cells(profile: Profile) -> list[Cell]:
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare accuracy and cost."""
     claim = judge(partial(c12, level=profile.level), frame)
-    scala = SCALA_TUNED.method
+    scala = SCALA.method
     shown = ("score", "dev", "forward_passes")
     table = Tabulation(
         "",
@@ -60,24 +62,15 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
 def c12(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:
     """Compare accuracy and forward passes of FreeLB with ScaLA's at the large batch size."""
     parts = []
-    for variant in (SCALA_TUNED, SCALA_OTHER):
-        name, contextual = (("ScaLA", False), (SCALA_OTHER.method, True))[variant is SCALA_OTHER]
-        accuracy = paired_difference(frame, FREELB.method, variant.method, level=level)
-        passes = paired_ratio(frame, FREELB.method, variant.method, value="forward_passes", level=level)
+    for scala, contextual in ((SCALA.method, False), (SCALA_EARLY.method, True)):
+        accuracy = paired_difference(frame, FREELB.method, scala, level=level)
+        passes = paired_ratio(frame, FREELB.method, scala, value="forward_passes", level=level)
+        minus, over = f"accuracy of FreeLB minus {scala}", f"forward passes of FreeLB over those of {scala}"
         parts += [
-            equivalent(
-                f"accuracy of FreeLB minus {name}", accuracy, EQUAL, paper=-0.1, scale=scale, contextual=contextual
-            ),
-            within(
-                f"forward passes of FreeLB over those of {name}",
-                passes,
-                *SLOWER_THAN_SCALA,
-                paper=2.7,
-                contextual=contextual,
-                gated=False,
-            ),
+            equivalent(minus, accuracy, EQUAL, paper=-0.1, scale=scale, contextual=contextual),
+            within(over, passes, *SLOWER_THAN_SCALA, paper=2.7, contextual=contextual, gated=False),
         ]
-    return record(C12, parts, accuracy_gates(frame, (FREELB.method, SCALA_TUNED.method)))
+    return record(C12, parts, accuracy_gates(frame, (FREELB.method, SCALA.method)))
 
 
 STUDY = Study(

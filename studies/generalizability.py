@@ -11,11 +11,11 @@ from functools import partial
 
 import numpy as np
 
-from scala_lab.report.figures.accuracy import difference_figure, rate_heat_map
+from scala_lab.report.figures.accuracy import rate_heat_map
 from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.gates import Gate, accuracy_gates
 from scala_lab.study.statistics import LEVEL, Estimate, contrast, slope_per_doubling
-from scala_lab.study.tables import data_frame, notes, status_note
+from scala_lab.study.tables import data_frame, difference_drawing, notes, status_note
 from scala_lab.study.tuning import TUNING_SPLIT
 from scala_lab.study.variants import BASELINE, arm_cells, rate_trials
 from scala_lab.study.verdicts import Claim, ClaimRecord, effect, judge, record, within
@@ -80,14 +80,8 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
             notes(profile, arms),
         ),
     ]
-    figures = [
-        Drawing(
-            "gaps",
-            difference_figure(claims[1].parts, title=f"Gap to B={small} on {task}"),
-            "Figure 1(b): gap of large batches to the small one and slope per doubling; marks are seeds.",
-        )
-    ]
-    if len(trials):
+    figures = difference_drawing(claims[1].parts, f"Gap to B={small} on {task}", "Figure 1(b)", "gaps")
+    if trials["score"].notna().any():
         caption = (
             f"Figure 1(b): accuracy of the baseline on {task} over batch size and rate, on tuning rows. Framed: the "
             "best rate of a batch size, dashed where it ends its grid. Lines: rates that the square-root and the "

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from scala_lab.report.figures.accuracy import difference_figure
-from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.gates import accuracy_gates
 from scala_lab.study.statistics import LEVEL, paired_difference
-from scala_lab.study.tables import notes, table_by_task
+from scala_lab.study.tables import difference_drawing, notes, table_by_task
 from scala_lab.study.variants import BASELINE, EFFECTIVE, FREELB, LAMB, RDROP, SAM, SCALA_OTHER, SCALA_TUNED, arm_cells
 from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, effect, judge, no_worse, record
 from studies._paper_tables import TABLE_2, paper_table
@@ -51,11 +50,10 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
             "Baseline, FreeLB and SAM train with AdamW, the others with LAMB.",
         ],
     )
-    figure = difference_figure(claim.parts, title=f"Methods at B={profile.large_batch}")
+    figures = difference_drawing(claim.parts, f"Methods at B={profile.large_batch}", "Table 2")
     over_lamb, over_baseline = (part.estimate for part in claim.parts[:2])
     summary = f"ScaLA differs from LAMB by {over_lamb} and from the baseline by {over_baseline}."
-    caption = "Table 2: paired differences between methods; marks are seeds."
-    return Findings([table, paper_table(2, TABLE_2, INDEX)], [Drawing("", figure, caption)], [claim], summary)
+    return Findings([table, paper_table(2, TABLE_2, INDEX)], figures, [claim], summary)
 
 
 def c10(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from scala_lab.report.figures.accuracy import difference_figure
-from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.gates import accuracy_gates
 from scala_lab.study.statistics import LEVEL, paired_difference
-from scala_lab.study.tables import notes, table_by_task
+from scala_lab.study.tables import difference_drawing, notes, table_by_task
 from scala_lab.study.variants import BASELINE, SCALA_TUNED, SMALL_BATCH, arm_cells
 from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, effect, equivalent, judge, record
 from studies._paper_tables import TABLE_6, paper_table
@@ -69,13 +68,12 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         paper_table(6, TABLE_6, INDEX, notes=[PAPER_NOTE]),
     ]
     parts = [part for claim in claims for part in claim.parts]
-    figure = difference_figure(parts, title="The rule's rate and the tuned one")
+    figures = difference_drawing(parts, "The rule's rate and the tuned one", "Table 6")
     summary = (
         f"ScaLA with the rule's rate minus ScaLA tuned: {parts[0].estimate}; the baseline with the rule's rate minus "
         f"the small batch: {parts[1].estimate}."
     )
-    caption = "Table 6: paired differences; marks are seeds."
-    return Findings(tables, [Drawing("", figure, caption)], claims, summary)
+    return Findings(tables, figures, claims, summary)
 
 
 def rate_table(frame: DataFrame) -> DataFrame:

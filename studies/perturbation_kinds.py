@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from scala_lab.report.figures.accuracy import difference_figure
-from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.gates import accuracy_gates
 from scala_lab.study.statistics import LEVEL, paired_difference
-from scala_lab.study.tables import notes, table_by_task
+from scala_lab.study.tables import difference_drawing, notes, table_by_task
 from scala_lab.study.variants import BASELINE, EFFECTIVE, GAUSSIAN, LAMB, ONE_DRAW, RDROP, SCALA, TWO_DRAWS, arm_cells
 from scala_lab.study.verdicts import Claim, ClaimRecord, effect, judge, record
 from studies._paper_tables import TABLE_5, paper_table
@@ -55,9 +54,8 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     )
     target, direction, random = (part.estimate for part in claim.parts[:3])
     summary = f"LP minus GT {target}; GT minus Gaussian {direction}; Gaussian minus none {random}."
-    figure = difference_figure(claim.parts, title="Kinds of perturbation")
-    caption = "Table 5: paired differences between kinds of perturbation; marks are seeds."
-    return Findings([table, paper_table(5, TABLE_5, ("method",))], [Drawing("", figure, caption)], [claim], summary)
+    figures = difference_drawing(claim.parts, "Kinds of perturbation", "Table 5")
+    return Findings([table, paper_table(5, TABLE_5, ("method",))], figures, [claim], summary)
 
 
 def c13(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:

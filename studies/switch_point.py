@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from scala_lab.report.figures.accuracy import difference_figure, lines_figure
+from scala_lab.report.figures.accuracy import lines_figure
 from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.gates import accuracy_gates
 from scala_lab.study.statistics import LEVEL, contrast
-from scala_lab.study.tables import notes, table_by_task
+from scala_lab.study.tables import difference_drawing, notes, table_by_task
 from scala_lab.study.variants import LAMB, SCALA, arm_cells
 from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, at_most, effect, judge, record
 
@@ -53,8 +53,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         lines = frame.assign(method=["ScaLA" if math.isfinite(delay) else LAMB.method for delay in frame["delay"]])
         figure = lines_figure(lines, "delay", x_label="t_s (epochs before the noise)", title="When the noise starts")
         figures.append(Drawing("", figure, "Figure 8: accuracy over t_s; the level is training without noise."))
-    gains = difference_figure(claim.parts, title="What the start of the noise changes")
-    figures.append(Drawing("gains", gains, "Figure 8: paired differences; marks are seeds."))
+    figures += difference_drawing(claim.parts, "What the start of the noise changes", "Figure 8", "gains")
     start, over_start, over_late = (part.estimate for part in claim.parts[:3])
     summary = (
         f"Noise from the start minus none {start}; a middle t_s minus the start {over_start}, minus the last t_s "

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from scala_lab.report.figures.accuracy import difference_figure
-from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.gates import accuracy_gates
 from scala_lab.study.statistics import LEVEL, paired_difference
-from scala_lab.study.tables import notes, table_by_task
+from scala_lab.study.tables import difference_drawing, notes, table_by_task
 from scala_lab.study.variants import BASELINE, SCALA_OTHER, SCALA_TUNED, arm_cells
 from scala_lab.study.verdicts import Claim, ClaimRecord, effect, judge, record
 
@@ -47,10 +46,9 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
             "the peak rate that is tuned for the usual epochs.",
         ],
     )
-    figure = difference_figure(claim.parts, title=f"Training longer at B={batch_size}")
+    figures = difference_drawing(claim.parts, f"Training longer at B={batch_size}", f"Figure 6, on {task}")
     summary = f"ScaLA minus the baseline trained {profile.longer} times as long: {claim.parts[0].estimate}."
-    caption = f"Figure 6: paired differences of accuracy on {task} at B={batch_size}; marks are seeds."
-    return Findings([table], [Drawing("", figure, caption)], [claim], summary)
+    return Findings([table], figures, [claim], summary)
 
 
 def c15(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:

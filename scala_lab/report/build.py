@@ -12,18 +12,22 @@ import shlex
 import shutil
 import struct
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scala_lab.config import RunSpec, leaves
 from scala_lab.errors import UserError
-from scala_lab.files import new_folder, write_json, write_text
+from scala_lab.files import check_writable, new_folder, write_json, write_text
 from scala_lab.methods.recipes import find_recipe
-from scala_lab.report.chapter import MANIFEST_FILE, Chapter, Manifest, Piece, read_chapter
+from scala_lab.report.arms import arms_table, tuning_table
+from scala_lab.report.chapter import MANIFEST_FILE, Chapter, Manifest, Piece, figure_piece, read_chapter, table_piece
+from scala_lab.report.figures.forest import SIGNS, forest_figure
 from scala_lab.report.tables import NOTHING, heading_groups
-from scala_lab.study.verdicts import ClaimRecord, Part, Verdict
+from scala_lab.study.api import Drawing
+from scala_lab.study.statistics import FACTOR, MAX_SEEDS
+from scala_lab.study.verdicts import ClaimRecord, Part, number_text, range_text
 from scala_lab.sweep.store import MEASUREMENTS_FILE, RUNS_FILE, Records
 from scala_lab.version import VERSION
 
@@ -40,20 +44,17 @@ WRITTEN = (RUNS_FILE, MEASUREMENTS_FILE, MANIFEST_FILE, "figures", "tables", "cl
 
 def check_report_folder(folder: Path, manifest: Manifest) -> Manifest | None:
     """Refuse a folder that holds other things or cannot be written; return the manifest of the report it holds."""
-    existing = folder
-    while not os.path.lexists(existing) and existing != existing.parent:
-        existing = existing.parent
-    if not existing.is_dir():
-        raise UserError(f"{existing} is a file: a report is a folder")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise UserError(f"the report {folder} cannot be written: {existing} is read-only")
+    check_writable(folder, "a report is a folder")
     present = Manifest.read(folder)
     if present is None:
         if folder.is_dir() and any(folder.iterdir()):
             raise UserError(f"{folder} is not empty and holds no {MANIFEST_FILE}: choose another --out")
         return None
-    if (present.profile, present.model, present.device) != (manifest.profile, manifest.model, manifest.device):
-        other = " ".join(word for word in (present.profile, present.model, f"on {present.device}") if word)
+    if any(
+        getattr(present, name) != getattr(manifest, name) for name in ("profile", "model", "device", "seeds", "tasks")
+    ):
+        given = (present.profile, present.model, *present.tasks, *map(str, present.seeds), f"on {present.device}")
+        other = " ".join(word for word in given if word)
         raise UserError(f"{folder} holds the report of other runs ({other}): choose another --out")
     return present
 
@@ -105,11 +106,25 @@ def all_claims(chapters: Sequence[Chapter]) -> list[ClaimRecord]:
 
 def _draw(folder: Path, manifest: Manifest, profile: Profile, chapters: Sequence[Chapter], records: Records) -> None:
     claims = all_claims(chapters)
-    _write_pieces(folder / "figures", [piece for chapter in chapters for piece in chapter.figures])
-    _write_pieces(folder / "tables", [piece for chapter in chapters for piece in chapter.tables])
+    figures, tables = _own_figures(claims, profile), _own_tables(chapters, records)
+    _write_pieces(folder / "figures", [*figures, *(piece for chapter in chapters for piece in chapter.figures)])
+    _write_pieces(folder / "tables", [*tables, *(piece for chapter in chapters for piece in chapter.tables)])
     write_json(folder / "claims.json", [record.to_dict() for record in claims])
-    write_text(folder / "claims.md", claims_markdown(claims))
-    write_text(folder / PAGE, render_page(manifest, profile, chapters, claims, records))
+    write_text(folder / "claims.md", claims_markdown(claims, worth(profile, records)))
+    own = {piece.stem: piece for piece in (*figures, *tables)}
+    write_text(folder / PAGE, render_page(manifest, profile, chapters, claims, records, own))
+
+
+def _own_figures(claims: Sequence[ClaimRecord], profile: Profile) -> list[Piece]:
+    if not any(record.parts for record in claims):
+        return []
+    caption = "Every part of every claim: the paper's value, the interval measured here, and what would count."
+    return [figure_piece("claims-forest", Drawing("", forest_figure(claims), caption), profile)]
+
+
+def _own_tables(chapters: Sequence[Chapter], records: Records) -> list[Piece]:
+    tables = {"arms": arms_table(chapters, records), "tuning": tuning_table(chapters)}
+    return [table_piece(stem, table) for stem, table in tables.items() if len(table.frame)]
 
 
 def _write_pieces(folder: Path, pieces: Sequence[Piece]) -> None:
@@ -135,22 +150,119 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-VERDICTS: dict[Verdict, str] = {"reproduced": "✓", "contradicted": "✗", "inconclusive": "~", "not run": "·"}
-"""The sign before each verdict, so that it can be read without colour."""
+def worth(profile: Profile, records: Records) -> str:
+    """Say what the verdicts are worth: on which encoder, rows, steps and seeds they rest."""
+    runs = [records.runs[key] for key in sorted(records.runs) if records.runs[key]["status"] == "finished"]
+    models = {Path(run["spec"]["encoder"]["model"]).name: run["parameters"] for run in runs}
+    encoders = _listed(f"{name} ({count / 1e6:.3g}M parameters)" for name, count in sorted(models.items()))
+    rows = {run["samples"]["train"] for run in runs}
+    steps = []
+    for size in (profile.small_batch, profile.large_batch):
+        counts = Counter(run["steps"] for run in runs if run["spec"]["batches"]["batch_size"] == size)
+        steps += [f"{count:,} steps at B={size:,}" for count, _ in counts.most_common(1)]
+    facts = [
+        f"{profile.name} profile",
+        *(
+            [encoders, " to ".join(f"{count:,}" for count in sorted({min(rows), max(rows)})) + " training rows"]
+            if runs
+            else []
+        ),
+        *steps,
+        f"{len(profile.seeds)} seeds" if runs else "no finished run",
+    ]
+    return ", ".join(facts) + (f"; {profile.demonstration}" if profile.demonstration else "")
 
 
-def claims_markdown(claims: Sequence[ClaimRecord]) -> str:
-    """Write a table of all claims, and the rule of each below it."""
-    head = "| claim | verdict | where | statement | paper | measured here |"
-    lines = ["# Claims", "", head, "|---|---|---|---|---|---|"]
+def claims_markdown(claims: Sequence[ClaimRecord], worth: str) -> str:
+    """Write a table of all claims, and below it the evidence for each: parts, gates, sensitivity and rule."""
+    head = "| claim | verdict | where | statement | paper | why |"
+    lines = [
+        "# Claims",
+        "",
+        f"{_tally(verdict_counts(claims)) or 'None'}. What they are worth: {worth}.",
+        "",
+        head,
+        "|---" * 6 + "|",
+    ]
     for record in claims:
-        claim, measured = record.claim, record.to_dict()["measured"] or ""
-        verdict = f"{VERDICTS[record.verdict]} {record.verdict}"
-        cells = (claim.id, verdict, claim.source, claim.statement, claim.paper, measured)
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    lines += ["", "## How each verdict is reached", ""]
-    lines += [f"- **{each.claim.id}** (study `{each.claim.study}`): {each.claim.rule}" for each in claims]
+        claim, verdict = record.claim, f"{SIGNS[record.verdict]} {record.verdict}"
+        lines.append(_markdown_row((claim.id, verdict, claim.source, claim.statement, claim.paper, record.why)))
+    for record in claims:
+        lines += [
+            "",
+            f"## {record.claim.id}: {record.verdict}",
+            "",
+            f"{record.claim.rule} (study `{record.claim.study}`)",
+        ]
+        rows = [part_cells(record, part) for part in record.parts]
+        if rows:
+            lines += ["", _markdown_row(rows[0]), "|---" * len(rows[0]) + "|"]
+            lines += [_markdown_row(row.values()) for row in rows]
+        lines += ["", *(f"- {line}" for line in gate_lines(record))] if record.gates else []
+        lines += ["", sensitivity_text(record)] if record.sensitivity else []
     return "\n".join(lines) + "\n"
+
+
+def verdict_counts(claims: Sequence[ClaimRecord]) -> dict[str, int]:
+    """Count claims by verdict, in the order in which verdicts are shown."""
+    counts = Counter(record.verdict for record in claims)
+    return {verdict: counts[verdict] for verdict in SIGNS if counts[verdict]}
+
+
+def part_cells(record: ClaimRecord, part: Part) -> dict[str, str]:
+    """Return the evidence on one part of a claim, by heading."""
+    estimate, verdict = part.estimate, record.verdict_of(part)
+    log = " (log)" if estimate.unit == FACTOR else ""
+    inside = {None: "", True: " (inside)", False: " (outside)"}[part.paper_inside]
+    needed = part.seeds_needed if verdict == "undecided" else None
+
+    def text(value: float | None) -> str:
+        return NOTHING if value is None or not math.isfinite(value) else number_text(part, value)
+
+    return {
+        "part": f"{part.statement} (context)" if part.contextual else part.statement,
+        "verdict": f"{SIGNS[verdict]} {verdict}",
+        "measured": text(estimate.value),
+        "interval": f"{' to '.join(text(end).split()[0] for end in part.interval)} ({100 * estimate.level:g}%)"
+        if part.interval
+        else NOTHING,
+        "paper": text(part.paper) + inside,
+        "smallest effect or range": text(part.smallest) if part.smallest is not None else range_text(part),
+        "seeds": str(estimate.n),
+        "rows": f"{estimate.rows:,}" if estimate.rows else NOTHING,
+        "paired SD": f"{estimate.sd:.2g}{log}" if math.isfinite(estimate.sd) else NOTHING,
+        "detectable": text(estimate.detectable()).lstrip("+"),
+        "seeds to decide": NOTHING if needed is None else f"{min(needed, MAX_SEEDS):,}{'+' * (needed > MAX_SEEDS)}",
+    }
+
+
+def gate_lines(record: ClaimRecord) -> list[str]:
+    """Write each gate: whether it passed, what was found, and what it would take."""
+    return [
+        f"{'✓' if gate.passed else '✗'} {gate.name}: {gate.detail}"
+        + (f"; it would take {gate.remedy}" if gate.remedy else "")
+        for gate in record.gates
+    ]
+
+
+def sensitivity_text(record: ClaimRecord) -> str:
+    """Say how many verdicts stay the same without a seed or a task and with other margins, and which do not."""
+    found = record.sensitivity
+    forms = {"without_seed": "without seed {}", "without_task": "without {}", "margins": "margins times {}"}
+    others = [
+        f"{form.format(value)} {verdict}"
+        for name, form in forms.items()
+        for value, verdict in found.get(name, {}).items()
+        if verdict != record.verdict
+    ]
+    left_out = "each seed or task left out, margins halved and doubled"
+    return f"Sensitivity ({left_out}): {found['same']} of {found['of']} verdicts are the same" + (
+        f"; {'; '.join(others)}." if others else "."
+    )
+
+
+def _markdown_row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -160,10 +272,14 @@ STATUSES = ("finished", "diverged", "failed", "running", "missing")
 
 
 def render_page(
-    manifest: Manifest, profile: Profile, chapters: Sequence[Chapter], claims: Sequence[ClaimRecord], records: Records
+    manifest: Manifest,
+    profile: Profile,
+    chapters: Sequence[Chapter],
+    claims: Sequence[ClaimRecord],
+    records: Records,
+    own: Mapping[str, Piece],
 ) -> str:
-    """Return the page as text, chapters and claims in the given order."""
-    counts = Counter(record.verdict for record in claims)
+    """Return the page as text, chapters and claims in the given order; `own` are the pieces of no study, by stem."""
     by_study = {chapter.name: [each for each in claims if each.claim.study == chapter.name] for chapter in chapters}
     template = _environment().get_template("index.html.j2")
     return template.render(
@@ -172,7 +288,9 @@ def render_page(
         facts=_profile_facts(profile),
         chapters=chapters,
         claims=claims,
-        verdict_counts=[(verdict, counts[verdict]) for verdict in VERDICTS if counts[verdict]],
+        verdict_counts=verdict_counts(claims),
+        worth=worth(profile, records),
+        own=own,
         claims_of=by_study,
         commands={chapter.reference: study_command(manifest, chapter.reference) for chapter in chapters},
         runs=_run_lines(records, chapters),
@@ -195,13 +313,13 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.globals["inlined"] = lambda name: Markup((TEMPLATES / name).read_text(encoding="utf-8"))
-    environment.globals["symbols"] = VERDICTS
+    environment.globals |= {"symbols": SIGNS, "part_cells": part_cells}
     environment.filters |= {
         "picture": _picture,
         "sort_key": _sort_key,
         "tally": _tally,
-        "effect": _effect,
-        "interval": _interval,
+        "gate_lines": gate_lines,
+        "sensitivity_text": sensitivity_text,
         "groups": lambda columns: heading_groups([column.heading for column in columns]),
     }
     return environment
@@ -225,36 +343,20 @@ def _sort_key(value: Any) -> str:
 
 
 def _tally(statuses: Mapping[str, int]) -> str:
-    """Count cells by status: `30 finished, 2 diverged`."""
-    return ", ".join(f"{statuses[name]} {name}" for name in STATUSES if statuses.get(name))
-
-
-def _effect(part: Part) -> str:
-    """Write the estimate without its interval."""
-    estimate = part.estimate
-    if not math.isfinite(estimate.value):
-        return "no value"
-    unit = {"x": "×", "": ""}.get(estimate.unit, f" {estimate.unit}")  # noqa: RUF001
-    return f"{estimate.value:{'+' if estimate.unit == 'points' else ''}.3g}{unit}"
-
-
-def _interval(part: Part) -> str:
-    """Write the interval, or that there is none."""
-    sign = "+" if part.estimate.unit == "points" else ""
-    return " to ".join(f"{end:{sign}.3g}" for end in part.interval) if part.interval else "no interval"
+    """Write counts: `30 finished, 2 diverged`."""
+    return ", ".join(f"{statuses[name]} {name}" for name in (*STATUSES, *SIGNS) if statuses.get(name))
 
 
 def _profile_facts(profile: Profile) -> list[tuple[str, str]]:
     """List what a reader needs to know of the profile to read a number rightly."""
-    rates = "; ".join(f"{name} {_listed(grid)}" for name, grid in profile.large_rates.items())
+    starts = [f"{name} {value:g}" for name, value in {**profile.start_rates, **profile.start_radii}.items()]
     settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in profile.settings.items())
     return [
         ("models", _listed(Path(model).name for model in profile.models)),
         ("tasks", _listed(profile.tasks)),
         ("batch sizes", f"small {profile.small_batch}, large {profile.large_batch:,}"),
-        (f"rates at B={profile.small_batch}", f"adamw {_listed(profile.small_rates)}"),
-        (f"rates at B={profile.large_batch}", rates),
-        ("seeds", _listed(profile.seeds)),
+        ("first grids", f"{profile.grid_points} values around {_listed(starts)} at B={profile.large_batch:,}"),
+        ("seeds", f"{_listed(profile.seeds)}; of trials {profile.tuning_seed}"),
         ("settings", settings),
     ]
 

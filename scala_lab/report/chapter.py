@@ -24,10 +24,14 @@ from scala_lab.study.tuning import Choices
 from scala_lab.sweep.store import Records, unique_items
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from scala_lab.study.verdicts import ClaimRecord
 
 
 MANIFEST_FILE = "report.json"
+OWN_PIECES = ("arms", "claims", "tuning")
+"""First words of the names of the report's own figures and tables, which no study may have."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class Manifest:
             return cls(**{**values, **lists})
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, TypeError, AttributeError) as error:
             raise UserError(f"{file} is damaged or was written by another version ({error})") from None
 
     def write(self, folder: Path) -> None:
@@ -98,6 +102,8 @@ class Chapter:
     claims: Sequence[ClaimRecord] = ()
     found: str = ""  # the study's sentences on what was found
     failure: str = ""  # why there are no findings; '' where there are
+    frame: pd.DataFrame | None = field(default=None, compare=False, repr=False)  # of its cells
+    choices: Choices | None = field(default=None, compare=False, repr=False)  # of its tuned settings
 
     @property
     def name(self) -> str:
@@ -123,14 +129,15 @@ def read_chapter(reference: str, profile: Profile, records: Records) -> Chapter:
             return chapter
         frame = frame_of(cells, records)
         statuses = frame.drop_duplicates("id")["status"].value_counts().to_dict()
-        chapter = replace(chapter, ids=frozenset({*unique_items(cells), *choices.trials}), statuses=statuses)
+        ids = frozenset({*unique_items(cells), *choices.trials})
+        chapter = replace(chapter, ids=ids, statuses=statuses, frame=frame, choices=choices)
         if not chapter.ran:
             return chapter
         findings = study.analyse(profile, frame)
         _check_names(study.name, findings.figures)
         _check_names(study.name, findings.tables)
-        figures = [_figure(study.name, drawing) for drawing in findings.figures]
-        tables = [_table(study.name, table) for table in findings.tables]
+        figures = [figure_piece(_stem(study.name, drawing), drawing, profile) for drawing in findings.figures]
+        tables = [table_piece(_stem(study.name, table), table) for table in findings.tables]
         return replace(chapter, figures=figures, tables=tables, claims=tuple(findings.claims), found=findings.found)
     except Exception as error:  # noqa: BLE001 - a failing study must not affect the others
         return replace(chapter, failure=describe_failure(error))
@@ -146,12 +153,13 @@ def describe_failure(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())} ({line})"
 
 
-def _figure(study: str, drawing: Drawing) -> Piece:
-    return Piece(_stem(study, drawing), drawing.caption, figure_files(drawing.figure))
+def figure_piece(stem: str, drawing: Drawing, profile: Profile) -> Piece:
+    """Render a figure; one of a demonstration says so on its face."""
+    return Piece(stem, drawing.caption, figure_files(drawing.figure, profile.demonstration))
 
 
-def _table(study: str, table: Tabulation) -> Piece:
-    stem = _stem(study, table)
+def table_piece(stem: str, table: Tabulation) -> Piece:
+    """Write a table in all formats."""
     texts = {".csv": csv_text(table), ".md": markdown_text(table), ".tex": latex_text(table, stem)}
     files = {ending: text.encode() for ending, text in texts.items()}
     return Piece(stem, table.caption, files, columns_of(table), tuple(table.notes))
@@ -162,6 +170,8 @@ def _stem(study: str, part: Tabulation | Drawing) -> str:
 
 
 def _check_names(study: str, parts: Sequence[Tabulation] | Sequence[Drawing]) -> None:
+    if study in OWN_PIECES:
+        raise UserError(f"study {study}: the report has figures and tables of that name, choose another")
     for name, count in Counter(part.name for part in parts).items():
         if count > 1:
             raise UserError(f"study {study} has {count} {type(parts[0]).__name__}s named {name!r}")

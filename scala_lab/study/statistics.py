@@ -50,7 +50,7 @@ class Estimate:
     unit: str = ""  # `points`, `x` for factors, or '' for a plain number
     level: float = LEVEL  # of the interval
     note: str = ""  # what a reader must know about the interval
-    by_seed: tuple[float, ...] = ()  # each seed's own number, for figures
+    numbers: tuple[float, ...] = field(default=(), compare=False, repr=False)  # one per seed, to be drawn as marks
 
     @property
     def decided(self) -> bool:
@@ -383,10 +383,10 @@ def _estimate(
     """
     count = len(numbers)
     about = Estimate(math.nan, count, rows=rows, unit=unit, level=level, note=note)
+    about = replace(about, numbers=tuple(about.natural(float(number)) for number in numbers))
     if not count:
         return about
     mean = float(numbers.mean())
-    about = replace(about, by_seed=tuple(about.natural(number) for number in numbers.tolist()))
     if count < 2:
         return replace(about, value=about.natural(mean))
     sd = float(numbers.std(ddof=1))

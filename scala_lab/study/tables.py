@@ -1,4 +1,4 @@
-"""From the rows of runs to tables as the paper prints them, with the notes below them.
+"""From the rows of runs to tables as the paper prints them, with the notes below them, and figures of differences.
 
 A table has a row per method and columns per task. "Avg." is the mean of all figures of a row as the paper counts
 them: a task with accuracy and F1 enters twice.
@@ -16,7 +16,9 @@ from scala_lab.study.variants import SCALA_TUNED
 if TYPE_CHECKING:
     import pandas as pd
 
+    from scala_lab.study.api import Drawing
     from scala_lab.study.profiles import Profile
+    from scala_lab.study.verdicts import Part
 
 HEADINGS = {
     "steps": "steps",
@@ -120,6 +122,17 @@ def notes(profile: Profile, frame: pd.DataFrame, *, against: str = "") -> list[s
             f"counted as two, {'; '.join(f'{method}: {value:.3g}' for method, value in passes.items())}."
         )
     return [*listed, *status_note(frame)]
+
+
+def difference_drawing(parts: Sequence[Part], title: str, about: str, name: str = "") -> list[Drawing]:
+    """Return the figure of a claim's parts, if any was measured; `about` begins its caption."""
+    from scala_lab.report.figures.accuracy import difference_figure
+    from scala_lab.study.api import Drawing
+
+    if not any(math.isfinite(part.estimate.value) for part in parts):
+        return []
+    caption = f"{about}: differences paired by seed; marks are seeds, diamonds the paper's values."
+    return [Drawing(name, difference_figure(parts, title=title), caption)]
 
 
 def status_note(frame: pd.DataFrame) -> list[str]:

@@ -432,19 +432,21 @@ def sensitivity(rule: Rule, frame: pd.DataFrame) -> dict[str, Any]:
     return {**result, "same": sum(each == verdict for each in verdicts), "of": len(verdicts)}
 
 
-def _number(part: Part, value: float) -> str:
+def number_text(part: Part, value: float) -> str:
+    """Write a value in the unit of a part's estimate."""
     if value == 0:
         return "0"
     sign = "+" if part.estimate.unit == "points" else ""
     return f"{value:{sign}.3g}{unit_text(part.estimate.unit)}"
 
 
-def _range(part: Part) -> str:
+def range_text(part: Part) -> str:
+    """Write the claimed range of a part."""
     if not math.isfinite(part.low) or (part.estimate.unit == FACTOR and part.low == 0):
-        return f"at most {_number(part, part.high)}"
+        return f"at most {number_text(part, part.high)}"
     if not math.isfinite(part.high):
-        return f"at least {_number(part, part.low)}"
-    return f"{_number(part, part.low)} to {_number(part, part.high)}"
+        return f"at least {number_text(part, part.low)}"
+    return f"{number_text(part, part.low)} to {number_text(part, part.high)}"
 
 
 def _reason(part: Part, verdict: Verdict) -> str:
@@ -456,13 +458,15 @@ def _reason(part: Part, verdict: Verdict) -> str:
         half = " (half of the paper's)" if part.paper is not None and _is_half(part) else ""
         paper = ""
         if verdict == "supported" and part.paper is not None:
-            paper = f", and {'contains' if part.paper_inside else 'excludes'} the paper's {_number(part, part.paper)}"
+            paper = (
+                f", and {'contains' if part.paper_inside else 'excludes'} the paper's {number_text(part, part.paper)}"
+            )
         if verdict == NO_EFFECT:
-            return f"{found}: {interval} lies {below} {_number(part, part.smallest)}{half}"
+            return f"{found}: {interval} lies {below} {number_text(part, part.smallest)}{half}"
         lies = side if verdict == "supported" else below
-        return f"{found}: {interval} lies {lies} {_number(part, part.null)}{paper}"
+        return f"{found}: {interval} lies {lies} {number_text(part, part.null)}{paper}"
     where = "inside" if verdict == "supported" else "outside"
-    return f"{found}: {interval} lies {where} of the claimed range, {_range(part)}"
+    return f"{found}: {interval} lies {where} of the claimed range, {range_text(part)}"
 
 
 def _is_half(part: Part) -> bool:
@@ -480,12 +484,12 @@ def _open(part: Part) -> str:
     if part.verdict != "undecided":
         return f"{_reason(part, part.verdict)}, but not after the correction for several parts"
     if part.smallest is not None:
-        found += f": neither {_number(part, part.null)} nor {_number(part, part.smallest)} is excluded"
+        found += f": neither {number_text(part, part.null)} nor {number_text(part, part.smallest)} is excluded"
     else:
-        found += f": partly inside of the claimed range, {_range(part)}"
+        found += f": partly inside of the claimed range, {range_text(part)}"
     detectable, seeds = part.estimate.detectable(), part.seeds_needed
     if detectable is not None:
-        effect_size = _number(part, detectable).lstrip("+")
+        effect_size = number_text(part, detectable).lstrip("+")
         found += f"; with {part.estimate.n} seeds, four of five studies would find an effect of {effect_size}"
     if seeds is not None:
         found += f"; about {seeds} seeds would decide it" if seeds <= MAX_SEEDS else "; 1,000 seeds would not decide it"

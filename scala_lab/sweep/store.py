@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 RUNS_FILE, MEASUREMENTS_FILE = "runs.jsonl", "measurements.jsonl"
 RUN_FIELDS = (
-    *("id", "name", "status", "error", "spec", "metrics", "best", "noise_start", "learning_rate"),
+    *("id", "name", "status", "error", "spec", "metrics", "best", "noise_start", "learning_rate", "trunk"),
     *("losses", "chance", "steps", "steps_done", "samples", "parameters", "counts", "timing", "environment"),
 )
 """Entries of a run's record that go into `runs.jsonl`."""
@@ -255,15 +255,6 @@ def unique_items(cells: Iterable[Cell]) -> dict[str, WorkItem]:
         for item in (*cell.specs, cell.item):
             items.setdefault(key_of(item), item)
     return items
-
-
-def check_root(root: Path) -> None:
-    """Refuse a store that cannot be written to, before any work is done for it."""
-    existing = next(path for path in (root, *root.parents) if os.path.lexists(path))
-    if not existing.is_dir():
-        raise UserError(f"{existing} is a file: a store of runs is a folder")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise UserError(f"the store {root} cannot be written to: {existing} is read-only")
 
 
 def check_same_inputs(store: RunStore, items: Iterable[WorkItem]) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from scala_lab.report.build import write_report
 from scala_lab.report.chapter import Manifest
-from tests.report.own_studies import forgotten_imports, records_of, write_study
+from tests.report.own_studies import forgotten_imports, records_of, write_five, write_study
 
 SIZES = {"desktop": (1280, 900), "tablet": (820, 1180), "phone": (390, 844), "small phone": (320, 640)}
 COLUMN = "[...document.querySelectorAll('#table-first tbody tr')].map(row => Number(row.cells[2].dataset.key))"
@@ -25,6 +25,7 @@ def page(tmp_path_factory):
         references = (
             write_study(folder, "first", more=f"[{wide}, {grouped}]"),
             write_study(folder, "broken", claim="X3", before="raise ValueError('x' * 200)"),
+            write_five(folder),
         )
         manifest = Manifest("embedded", studies=references, command="scala-lab study " + "long/" * 40 + "first.py")
         write_report(folder / "out", manifest, records_of(*references))
@@ -84,19 +85,19 @@ def test_the_list_of_runs_is_folded_and_filters_by_every_word(browser, page):
     assert not browser.value("document.querySelector('#run-list').checkVisibility()")
     browser.value("document.querySelector('#run-list').closest('details').open = true")
     shown = "[...document.querySelectorAll('#run-list tbody tr')].filter(row => row.checkVisibility()).length"
-    assert browser.value(shown) == 4
-    for words, left in (("LAMB", 2), ("lamb mini-sst2-b512-s1", 1), ("nothing like it", 0), ("", 4)):
+    runs = browser.value(shown)
+    for words, left in (("LAMB b512", 2), ("lamb mini-sst2-b512-s1", 1), ("nothing like it", 0), ("", runs)):
         browser.value(
             "(() => { const box = document.querySelector('[data-filter=run-list]');"
             f"box.value = {words!r}; box.dispatchEvent(new Event('input')); }})()"
         )
         assert browser.value(shown) == left
-        assert browser.value("document.querySelector('[data-count=run-list]').textContent") == f"{left} of 4"
+        assert browser.value("document.querySelector('[data-count=run-list]').textContent") == f"{left} of {runs}"
 
 
 def test_a_verdict_can_be_read_without_colour(browser, page):
     browser.open(page, *SIZES["desktop"])
-    assert browser.value("document.querySelector('#claim-X1 .badge').innerText.trim()") == "✓ reproduced"
+    assert browser.value("document.querySelector('#claim-X1 .badge').innerText.trim()") == "✓ supported"
 
 
 def test_the_figure_is_in_the_page_itself(browser, page, tmp_path):
@@ -105,4 +106,64 @@ def test_the_figure_is_in_the_page_itself(browser, page, tmp_path):
     browser.open(alone, *SIZES["desktop"])
     figure = "document.querySelector('#figure-first img')"
     assert browser.value(f"{figure}.decode().then(() => {figure}.naturalWidth)") > 300
+    assert browser.complaints == []
+
+
+SHOWN = "[...document.querySelectorAll('.claim')].filter(one => one.checkVisibility()).map(one => one.id.slice(6))"
+
+
+def test_claims_are_filtered_by_verdict_with_the_keyboard(browser, page):
+    browser.open(page, *SIZES["desktop"])
+    everything = browser.value(SHOWN)
+    assert everything == ["C1", "C2", "C4", "C5", "C6", "C10", "X1"]
+    for verdict, left in (
+        *(("supported", ["C1", "X1"]), ("no effect of the claimed size", ["C2"]), ("reversed", ["C10"])),
+        *(("undecided", ["C4"]), ("not testable here", ["C5", "C6"]), ("", everything)),
+    ):
+        button = f"document.querySelector('.verdicts button[data-show=\"{verdict}\"]')"
+        browser.value(f"{button}.focus()")
+        browser.press("Enter", 13, "\r")
+        assert browser.value(SHOWN) == left
+        assert browser.value(f"{button}.ariaPressed") == "true"
+        assert browser.value("document.querySelectorAll('.verdicts [aria-pressed=true]').length") == 1
+        assert browser.value("document.querySelector('.verdicts output').textContent") == f"{len(left)} of 7"
+
+
+def test_link_to_a_claim_that_is_filtered_out_shows_it(browser, page):
+    browser.open(page, *SIZES["desktop"])
+    browser.value("document.querySelector('.verdicts [data-show=reversed]').click()")
+    browser.value(
+        "new Promise(go => { addEventListener('hashchange', go, {once: true}); location.hash = 'claim-C1'; })"
+    )
+    assert "C1" in browser.value(SHOWN)
+
+
+def test_without_scripts_claims_are_a_plain_list(browser, page):
+    browser.ask("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.open(page, *SIZES["phone"])
+        assert browser.value(SHOWN) == ["C1", "C2", "C4", "C5", "C6", "C10", "X1"]
+        assert not browser.value("document.querySelector('.verdicts').checkVisibility()")
+        assert (
+            browser.value("document.querySelector('#figure-first a.zoom').getAttribute('href')") == "figures/first.png"
+        )
+    finally:
+        browser.ask("Emulation.setScriptExecutionDisabled", value=False)
+
+
+@pytest.mark.parametrize("size", ["phone", "desktop"])
+def test_figure_opens_large_and_closes_again(browser, page, size):
+    """Letters of the forest plot are unreadable in the width of a phone: a tap shows them, moved with a finger."""
+    browser.open(page, *SIZES[size])
+    figure, large = "document.querySelector('#figure-claims-forest img')", "document.querySelector('dialog.large')"
+    small = browser.value(f"{figure}.decode().then(() => {figure}.clientWidth)")
+    browser.value(f"{figure}.closest('a').focus()")
+    browser.press("Enter", 13, "\r")
+    assert browser.value(f"{large}.open")
+    image = f"{large}.querySelector('img')"
+    assert browser.value(f"{image}.decode().then(() => {image}.clientWidth)") > (3 if size == "phone" else 1.2) * small
+    assert browser.value(f"{large}.scrollWidth > {large}.clientWidth")
+    assert browser.value("document.scrollingElement.scrollWidth <= innerWidth")
+    browser.press("Escape", 27)
+    assert not browser.value(f"{large}.open")
     assert browser.complaints == []

@@ -14,7 +14,7 @@ from scala_lab.report.build import check_report_folder, rebuild_report, write_re
 from scala_lab.report.chapter import Manifest
 from scala_lab.sweep.store import Records
 from tests.command_line import snapshot, strict_json
-from tests.report.own_studies import forgotten_imports, records_of, write_study
+from tests.report.own_studies import forgotten_imports, records_of, write_five, write_study
 
 
 @pytest.fixture(autouse=True)
@@ -37,14 +37,14 @@ def test_files_have_the_names_that_users_script_against(tmp_path, two):
     build(tmp_path / "out", *two)
     found = {name for name, content in snapshot(tmp_path / "out").items() if content is not None}
     assert found == {
-        *(f"figures/{study}.{ending}" for study in ("first", "second") for ending in ("png", "svg")),
-        *(f"tables/{study}.{ending}" for study in ("first", "second") for ending in ("csv", "md", "tex")),
+        *(f"figures/{stem}.{ending}" for stem in ("first", "second", "claims-forest") for ending in ("png", "svg")),
+        *(f"tables/{stem}.{ending}" for stem in ("first", "second", "arms") for ending in ("csv", "md", "tex")),
         *("claims.json", "claims.md", "index.html", "measurements.jsonl", "report.json", "runs.jsonl"),
     }
     claims = strict_json((tmp_path / "out" / "claims.json").read_text())
     assert [claim["id"] for claim in claims] == ["X1", "X2"]
     assert {"id", "source", "study", "statement", "paper", "measured", "interval", "rule", "verdict"} <= set(claims[0])
-    assert claims[0]["interval"] == [0.25, 0.75]
+    assert claims[0]["interval"] == pytest.approx([0.5 - 4.3027 * 0.1 / 3**0.5, 0.5 + 4.3027 * 0.1 / 3**0.5], abs=1e-4)
 
 
 def test_same_records_give_the_same_bytes(tmp_path, two):
@@ -70,7 +70,7 @@ def test_scores_in_a_table_are_those_of_the_records(tmp_path, two):
     build(tmp_path / "out", two[0], records=records)
     lines = (tmp_path / "out" / "tables" / "first.csv").read_text().splitlines()[1:]
     scores = sorted(float(line.split(",")[2]) for line in lines)
-    assert scores == sorted(100 * run["metrics"]["dev"]["accuracy"] for run in records.runs.values())
+    assert scores == sorted(100 * run["metrics"]["heldout"]["accuracy"] for run in records.runs.values())
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,8 @@ def test_folder_of_something_else_is_refused(tmp_path):
 
 def test_folder_of_another_profile_or_model_is_refused(tmp_path):
     Manifest("laptop", model="bert").write(tmp_path)
-    for other in (Manifest("embedded"), Manifest("laptop"), Manifest("laptop", model="bert", device="cuda")):
+    changes = ({"profile": "embedded"}, {"model": None}, {"device": "cuda"}, {"seeds": (7, 8)}, {"tasks": ("qnli",)})
+    for other in (Manifest(**{"profile": "laptop", "model": "bert", **change}) for change in changes):
         with pytest.raises(UserError, match=r"holds the report of other runs \(laptop bert on cpu\)"):
             check_report_folder(tmp_path, other)
     assert check_report_folder(tmp_path, Manifest("laptop", model="bert", command="x")) is not None
@@ -210,13 +211,13 @@ def test_folder_without_a_report_cannot_be_rebuilt(tmp_path):
         rebuild_report(tmp_path)
 
 
-def test_registered_claims_of_a_study_that_did_not_judge_them_are_not_run(tmp_path):
-    from scala_lab.study.api import find_study
-
-    study = "sharpness"
-    expected = [claim.id for claim in find_study(study).claims]
-    build(tmp_path / "out", study, records=Records())
+def test_registered_claims_of_a_study_that_did_not_judge_them_are_not_testable(tmp_path):
+    build(tmp_path / "out", write_five(tmp_path), records=Records())
     claims = json.loads((tmp_path / "out" / "claims.json").read_text())
-    assert [(claim["id"], claim["verdict"]) for claim in claims if claim["study"] == study] == [
-        (one, "not run") for one in expected
-    ]
+    assert [claim["id"] for claim in claims] == ["C2", "C4", "C5", "C6", "C10"]
+    assert {(claim["verdict"], claim["why"]) for claim in claims} == {("not testable here", "Nothing was measured.")}
+
+
+def test_study_of_the_name_of_the_report_s_own_tables_is_refused(tmp_path):
+    chapters = build(tmp_path / "out", write_study(tmp_path, "arms"))
+    assert "study arms: the report has figures and tables of that name" in chapters[0].failure

@@ -17,6 +17,8 @@ from scala_lab.study.variants import (
     FREELB,
     GAUSSIAN,
     LAMB,
+    SCALA,
+    SCALA_EARLY,
     SCALA_OTHER,
     SCALA_TUNED,
     SMALL_BATCH,
@@ -127,8 +129,8 @@ def ablation(cost, without_groups, without_noise, without_delay=0.1, noise=CLEAR
 
 def freelb(accuracy, cost, noise=CLEAR):
     rows = [
-        {"method": SCALA_TUNED.method, "forward_passes": 20.0},
-        {"method": SCALA_OTHER.method, "forward_passes": 25.0},
+        {"method": SCALA.method, "forward_passes": 20.0},
+        {"method": SCALA_EARLY.method, "forward_passes": 33.0},
         {"method": FREELB.method, "score": accuracy, "forward_passes": 20 * cost},
     ]
     return frame(rows, noise=noise)

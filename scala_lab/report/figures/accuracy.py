@@ -1,35 +1,26 @@
 """Figures of accuracy: over batch sizes, rates, delays and ascent steps, by method, and against cost.
 
-Whiskers are standard deviations over runs; differences between methods are judged by paired intervals, not by them.
+Whiskers are standard deviations over runs; differences between methods are judged by paired intervals, not by them:
+`difference_figure` draws those.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scala_lab.report.figures.style import (
-    BAD,
-    COLOURMAP,
-    COLOURS,
-    label_rows,
-    line_style,
-    new_figure,
-    require_columns,
-    styled,
-)
+from scala_lab.report.figures.forest import draw_rows, legend_handles, row_label
+from scala_lab.report.figures.style import BAD, COLOURMAP, COLOURS, line_style, new_figure, require_columns, styled
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from scala_lab.study.verdicts import Part
-
 
 ACCURACY = "accuracy (%)"
 
@@ -76,59 +67,21 @@ def lines_figure(
     return figure
 
 
-def dots_figure(frame: pd.DataFrame, *, title: str) -> Figure:
-    """Draw a panel per task, in it a row per method with each run as a small mark, and the mean.
-
-    `frame` has one row per run: task, method and score.
-    """
-    require_columns(frame, "task", "method", "score")
-    tasks, methods = list(dict.fromkeys(frame["task"])), list(dict.fromkeys(frame["method"]))
-    with styled():
-        figure = new_figure(1.9 + 2.1 * len(tasks), 1.6 + 0.36 * len(methods))
-        panels = figure.subplots(1, len(tasks), squeeze=False, sharey=True)[0]
-        for axes, task in zip(panels, tasks, strict=True):
-            for row, method in enumerate(methods):
-                values = frame[(frame["task"] == task) & (frame["method"] == method)]["score"].to_numpy(float)
-                axes.plot(values, np.full(len(values), row), "|", color="#777777", markersize=9)
-                mean, std = _mean_and_std(values)
-                if math.isfinite(mean):
-                    axes.errorbar(mean, row, xerr=std, fmt="o", color=COLOURS[0], markerfacecolor="white", capsize=3)
-            axes.set(title=task, xlabel=ACCURACY, ylim=(len(methods) - 0.5, -0.5))
-            axes.grid(axis="x")
-        panels[0].set_yticks(range(len(methods)), methods)
-        figure.suptitle(title)
-    return figure
-
-
 def difference_figure(parts: Sequence[Part], *, title: str) -> Figure:
-    """Draw a row per part of a claim: its estimate with the interval, and each seed's own number as a mark.
+    """Draw paired comparisons, a row each: mean and interval, seeds as marks, the paper's value as an open diamond.
 
-    A diamond is the paper's value. A short line is the smallest effect of interest; a bar is the range in which things
-    count as equal. Parts that only give context are drawn hollow; parts in other units than the first are left out.
+    Rows are parts as `effect`, `equivalent` and the like make them (scala_lab/study/verdicts.py), points and factors in
+    panels of their own. Zero is a line, the smallest effect of interest a dotted one, a claimed range or margin a band.
     """
-    shown = [part for part in parts if part.estimate.unit == parts[0].estimate.unit]
+    look, seed = {"color": COLOURS[0], "marker": "o"}, {"color": "#666666", "marker": "|", "linestyle": "none"}
     with styled():
-        figure = new_figure(7.0, 1.3 + 0.42 * len(shown))
-        axes = figure.subplots()
-        for row, part in enumerate(shown):
-            estimate, colour = part.estimate, COLOURS[0]
-            axes.plot(estimate.by_seed, np.full(len(estimate.by_seed), row + 0.22), "|", color="#777777", markersize=7)
-            if part.interval is not None:
-                axes.plot(part.interval, [row, row], color=colour, linewidth=2)
-            if math.isfinite(estimate.value):
-                axes.plot(
-                    estimate.value, row, "o", color=colour, markerfacecolor="white" if part.contextual else colour
-                )
-            if part.paper is not None:
-                axes.plot(part.paper, row, "D", color=COLOURS[1], markerfacecolor="none", markersize=8)
-            if part.smallest is not None:
-                axes.plot([part.smallest] * 2, [row - 0.3, row + 0.3], ":", color=COLOURS[2])
-            if part.margin is not None:
-                low = max(part.low, -part.margin)
-                axes.barh(row, part.margin - low, left=low, height=0.6, color=BAD, alpha=0.6, zorder=0)
-        axes.axvline(parts[0].null, color="black", linewidth=0.8)
-        label_rows(axes, [part.statement for part in shown])
-        axes.set(title=title, xlabel=f"difference ({parts[0].estimate.unit})")
+        figure = draw_rows(parts, [look] * len(parts), [row_label(part) for part in parts], 0.42)
+        for row, part in enumerate(parts):
+            axes = next(axes for axes in figure.axes if axes.get_label() == part.estimate.unit)
+            axes.plot(part.estimate.numbers, [row + 0.3] * len(part.estimate.numbers), markersize=7, **seed)
+        handles = legend_handles(parts, {"mean and interval": look, "one seed": seed})
+        figure.legend(handles=handles, loc="outside lower center", ncols=3)
+        figure.suptitle(title)
     return figure
 
 

@@ -114,10 +114,21 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def figure_files(figure: Figure) -> dict[str, bytes]:
-    """Render a PNG for screens and an SVG for print, by ending; no date, so that equal figures give equal bytes."""
+def figure_files(figure: Figure, face: str = "") -> dict[str, bytes]:
+    """Render a PNG for screens and an SVG for print, by ending; no date, so that equal figures give equal bytes.
+
+    `face` is written small below the figure, inside of the image.
+    """
     png, svg = io.BytesIO(), io.BytesIO()
     with styled():
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+        for legend in figure.legends:  # stays where the layout put it: saving would move it to the edge of the image
+            legend.set_bbox_to_anchor((0, 0, 1, 1), figure.transFigure)
+        if face:
+            box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+            look: dict[str, Any] = {"ha": "right", "va": "top", "fontsize": 7.5, "style": "italic", "color": "#555555"}
+            figure.text(box.x1 / width, (box.y0 - 0.05) / height, face, **look)
         figure.savefig(png, format="png", dpi=160, bbox_inches="tight", metadata={"Software": None})
         figure.savefig(svg, format="svg", bbox_inches="tight", metadata={"Date": None})
     return {".png": png.getvalue(), ".svg": svg.getvalue()}

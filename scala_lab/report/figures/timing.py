@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from scala_lab.report.figures.style import (
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -81,9 +82,12 @@ def exchange_bars(frame: pd.DataFrame) -> Figure:
 def worker_lines(frame: pd.DataFrame, title: str, y_label: str = "seconds per epoch") -> Figure:
     """Draw time over the number of workers on logarithmic scales, with a thin line of perfect scaling for each.
 
-    `frame` has one row per label and number of workers: label, workers, value, and optionally low, high.
+    `frame` has one row per label and number of workers: label, workers, value, and optionally low, high, `paper` (the
+    paper's value, nan for none, drawn as an open diamond) and `measured`. Measured values are points with whiskers;
+    what is not measured is projected: the line goes on dashed, in its error band.
     """
     require_columns(frame, "label", "workers", "value")
+    frame = frame if "measured" in frame else frame.assign(measured=True)
     with styled():
         from matplotlib.lines import Line2D
 
@@ -92,7 +96,10 @@ def worker_lines(frame: pd.DataFrame, title: str, y_label: str = "seconds per ep
         for index, label in enumerate(dict.fromkeys(frame["label"])):
             line = frame[frame["label"] == label].sort_values("workers")
             style = line_style(index)
-            line_with_band(axes, line["workers"], line, label, style)
+            _measured_and_projected(axes, line, label, style)
+            if "paper" in line:
+                look = {"color": style["color"], "marker": "D", "markersize": 9, "markerfacecolor": "none"}
+                axes.plot(line["workers"], line["paper"], linestyle="none", **look)
             perfect = line["value"].iloc[0] * line["workers"].iloc[0] / line["workers"]
             axes.plot(line["workers"], perfect, color=style["color"], linewidth=0.7, linestyle=":")
         counts = sorted(set(frame["workers"]))
@@ -106,6 +113,25 @@ def worker_lines(frame: pd.DataFrame, title: str, y_label: str = "seconds per ep
         axes.set(title=title, xlabel="workers", ylabel=y_label)
         axes.grid(axis="y")
         handles, names = axes.get_legend_handles_labels()
-        handles.append(Line2D([], [], color="black", linewidth=0.7, linestyle=":"))
-        figure.legend(handles, [*names, "perfect scaling"], loc="outside lower center", ncols=2)
+        looks: dict[str, dict[str, Any]] = {"perfect scaling": {"linewidth": 0.7, "linestyle": ":"}}
+        if not frame["measured"].all():
+            looks |= {"measured": {"marker": "o", "linestyle": "none"}, "projected": {"linestyle": "--"}}
+        if "paper" in frame and frame["paper"].notna().any():
+            looks["the paper"] = {"marker": "D", "markersize": 9, "markerfacecolor": "none", "linestyle": "none"}
+        handles += [Line2D([], [], color="black", **look) for look in looks.values()]
+        figure.legend(handles, [*names, *looks], loc="outside lower center", ncols=2)
     return figure
+
+
+def _measured_and_projected(axes: Axes, line: pd.DataFrame, label: str, style: dict[str, Any]) -> None:
+    """Draw measured values as points, and the projection dashed from the last of them."""
+    measured, projected = line[line["measured"]], line[~line["measured"]]
+    if projected.empty:
+        line_with_band(axes, line["workers"], line, label, style)
+        return
+    axes.plot(measured["workers"], measured["value"], label=label, **{**style, "linestyle": "-"})
+    if {"low", "high"} <= set(line):
+        whiskers = np.abs(measured[["low", "high"]].to_numpy(float).T - measured["value"].to_numpy(float))
+        axes.errorbar(measured["workers"], measured["value"], whiskers, fmt="none", color=style["color"], capsize=3)
+    joined = line[~line["measured"] | (line["workers"] == measured["workers"].max())]
+    line_with_band(axes, joined["workers"], joined, "", {**style, "linestyle": "--", "marker": ""})

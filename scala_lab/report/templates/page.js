@@ -55,6 +55,40 @@ for (const input of document.querySelectorAll("input[data-filter]")) {
   });
 }
 
+/* Claims by verdict; without scripts all of them are shown. A link to a claim that is not shown shows all again. */
+const claims = [...document.querySelectorAll(".claim")];
+for (const group of document.querySelectorAll(".verdicts")) {
+  const buttons = [...group.querySelectorAll("button")];
+  const show = (verdict) => {
+    for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.show === verdict));
+    for (const claim of claims) claim.hidden = verdict !== "" && claim.dataset.verdict !== verdict;
+    group.querySelector("output").textContent = `${claims.filter((claim) => !claim.hidden).length} of ${claims.length}`;
+  };
+  for (const button of buttons) button.addEventListener("click", () => show(button.dataset.show));
+  addEventListener("hashchange", () => {
+    const target = document.getElementById(location.hash.slice(1));
+    if (target && target.hidden) { show(""); target.scrollIntoView(); }
+  });
+  group.hidden = false;
+}
+
+/* A figure opens in its full size, to be moved about with a finger or the arrow keys; Escape or a tap closes it. */
+const large = document.body.appendChild(document.createElement("dialog"));
+large.className = "large";
+large.append(new Image(), Object.assign(document.createElement("button"), { type: "button", textContent: "close" }));
+large.addEventListener("click", () => large.close());
+for (const link of document.querySelectorAll("a.zoom")) {
+  link.addEventListener("click", (event) => {
+    const figure = link.querySelector("img");
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    const width = Math.max(figure.getAttribute("width"), Math.min(figure.naturalWidth, 2 * innerWidth));
+    Object.assign(large.querySelector("img"), { src: figure.src, alt: figure.alt, width });
+    large.showModal();
+    large.scrollTo(0, 0);
+  });
+}
+
 /* Copying a command, where the browser allows it. */
 if (navigator.clipboard) {
   for (const button of document.querySelectorAll("button.copy")) {
