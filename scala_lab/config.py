@@ -86,7 +86,7 @@ class RecipeSpec:
     method: str = "scala"
     """plain, lamb, scala, scala-effective, two-draws, gaussian, rdrop, freelb, sam, asam or ngd."""
     delay: float | None = None
-    """t_s: epochs (0-based, fractions allowed) before the noise starts; 0 is from the first step."""
+    """t_s: epochs (0-based, fractions allowed) of plain steps before the noise, or R-Drop's second pass, starts."""
     delay_rule: Literal["fixed", "settled"] | None = None
     """fixed: the noise starts at t_s; settled: as soon as the training loss has settled, at t_s at the latest."""
     lambda_: Annotated[float | None, tyro.conf.arg(name="lambda")] = None
@@ -272,6 +272,11 @@ class RunSpec:
         return _hash(self.resolved(), _is_folder(self.encoder.model))
 
     @property
+    def prefix_id(self) -> str:
+        """Hash of all but the method's options: runs that share it are equal as long as both take plain steps."""
+        return _hash(self.resolved(), _is_folder(self.encoder.model), with_recipe=False)
+
+    @property
     def name(self) -> str:
         """Method, task, batch size, seed and the start of the id."""
         method, task = self.recipe.method, Path(self.data.task).stem
@@ -311,8 +316,10 @@ def _default(value: Any, default: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _hash(resolved: RunSpec, model_is_folder: bool) -> str:
+def _hash(resolved: RunSpec, model_is_folder: bool, with_recipe: bool = True) -> str:
     values = resolved.to_dict()
+    if not with_recipe:
+        del values["recipe"]
     data = values["data"]
     del data["data_dir"]
     data["task"] = Path(data["task"]).name
@@ -374,7 +381,7 @@ def check_noise_starts(spec: RunSpec, rows: int | None = None) -> None:
     Without the number of training rows only the number of epochs is checked.
     """
     recipe, optim = spec.recipe, spec.optim
-    if recipe.delay is None or recipe.delay_rule != "fixed" or recipe.lambda_ == 0:
+    if recipe.delay is None or recipe.delay_rule == "settled" or recipe.lambda_ == 0:
         return
     if rows is None:
         late, length = recipe.delay >= optim.epochs, f"--epochs {optim.epochs}"
@@ -392,6 +399,26 @@ def planned_steps(spec: RunSpec, rows: int) -> int:
     """Return the steps of a run on that many training rows; the last batch of an epoch may be smaller."""
     steps = spec.optim.epochs * math.ceil(rows / spec.batches.batch_size)
     return min(steps, spec.optim.max_steps or steps)
+
+
+def plain_epochs(spec: RunSpec) -> float:
+    """Return for how many epochs the run of a resolved spec is known to take plain steps.
+
+    All epochs of plain methods and with lambda 0, t_s of methods with a fixed delay, else 0.
+    """
+    recipe, epochs = spec.recipe, float(spec.optim.epochs)
+    if recipe.lambda_ == 0 or find_recipe(recipe.method).step == "plain":
+        return epochs
+    return 0.0 if recipe.delay is None or recipe.delay_rule == "settled" else min(recipe.delay, epochs)
+
+
+def steps_before(epoch: float, spec: RunSpec, rows: int) -> int:
+    """Return how many steps of a run begin before an epoch (0-based, fractions allowed), as a delay counts them."""
+    steps, per_epoch = planned_steps(spec, rows), math.ceil(rows / spec.batches.batch_size)
+    step = max(0, math.ceil(min(epoch, spec.optim.epochs) * per_epoch) - 1)  # the product may be rounded up
+    while step < steps and step / per_epoch < epoch:
+        step += 1
+    return min(step, steps)
 
 
 def differences(left: RunSpec, right: RunSpec) -> list[str]:

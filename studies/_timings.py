@@ -201,7 +201,7 @@ def projected_steps(profile: Profile, done: DataFrame) -> DataFrame:
     constants, here, heldout = constants_of(done), measured(done[done["link"] == WITHIN]), heldout_rows(done)
     if constants is None or here.empty or heldout.empty:
         return data_frame([], ["label", "B", "workers", "steps_per_epoch", "seconds", "without", "factor"])
-    model, factor = constants.model(WITHIN, constants.cores), float(error_factors(heldout).quantile(BAND))
+    model, factor = constants.model(WITHIN, constants.cores), float(error_factors(heldout).quantile(BAND, "higher"))
     cell, rows = here.loc[here["workers"].idxmax()].to_dict(), []
     counts = [2**power for power in range(1, 11) if cell["workers"] < 2**power <= PAPER_WORKERS]
     for label, batch_size in cell["sizes"].items():

@@ -1,8 +1,7 @@
 """Beyond the paper: how strong must the noise be to act, and when is it too strong?
 
-Adversarial noise with normalized ascent (rho = omega) and Gaussian noise over decades of omega, in units of the median
-norm of a word embedding. Both have shared dropout masks, so that the noise is the only difference between the two
-passes.
+Adversarial noise with normalized ascent (rho = omega) over decades of omega, in units of the median norm of a word
+embedding, with shared dropout masks, so that the noise is the only difference between the two passes.
 """
 
 from __future__ import annotations
@@ -16,21 +15,17 @@ from scala_lab.study.statistics import paired_difference
 from scala_lab.study.tables import HEADINGS, means_by, notes, panel_rows, two_digits
 from scala_lab.study.variants import EFFECTIVE, LAMB, arm_cells
 
-NORMALIZED, GAUSSIAN, NO_NOISE = "normalized ascent, rho = omega", "Gaussian", "no noise (LAMB)"
+NORMALIZED, NO_NOISE = "normalized ascent, rho = omega", "no noise (LAMB)"
 DIVERGENCE = HEADINGS["divergence"]
 
 
 def cells(profile: Profile) -> list[Cell]:
-    """Return LAMB, and each kind of noise at every omega."""
+    """Return LAMB, and noise at every omega."""
     batch_size, tasks = profile.large_batch, profile.pair[-1:]
     cells = arm_cells(profile, LAMB.but(NO_NOISE), batch_size, tasks, omega=math.inf)
-    given = replace(EFFECTIVE, radius="")
     for omega in profile.strengths:
-        kinds = (
-            given.but(NORMALIZED, omega=omega, rho=omega),
-            given.but(GAUSSIAN, omega=omega, rho=omega, noise="gaussian"),
-        )
-        cells += arm_cells(profile, kinds, batch_size, tasks, omega=omega)
+        given = replace(EFFECTIVE.but(NORMALIZED, omega=omega, rho=omega), radius="")
+        cells += arm_cells(profile, given, batch_size, tasks, omega=omega)
     return cells
 
 

@@ -62,7 +62,7 @@ def _here(profile: Profile, done: DataFrame) -> Findings:
     if constants is None or rows.empty:
         return Findings()
     error = 100 * (error_factors(rows) - 1)
-    runs, ninety = measured(done), error.quantile(BAND)
+    runs, ninety = measured(done), error.quantile(BAND, "higher")
     lines, best = own_projection(profile, constants, runs)
     notes = [
         "Predicted from a calibration of about a minute that times made-up batches, updates and messages, and no run. "

@@ -186,21 +186,25 @@ def _in_page_order(references: Iterable[str]) -> tuple[str, ...]:
 
 
 def _print_plan(cells: Mapping[str, Sequence[Cell]], store: RunStore, processes: int | None) -> None:
-    """Print runs, steps, forward passes and time of each study and of all, and how much of it is done."""
+    """Print runs, epochs, steps, forward passes and time of each study and of all, and how much of it is done.
+
+    Epochs that branches share with their trunks are counted in the first column of epochs alone.
+    """
     from rich.table import Table
 
     from scala_lab.cli import result_console
     from scala_lab.sweep.cost import describe_seconds, estimate
 
     table, all_cells = Table("study"), list(chain(*cells.values()))
-    for heading in ("runs", "measurements", "steps", "forward passes", "time here"):
+    for heading in ("runs", "measurements", "epochs", "of which shared", "steps", "forward passes", "time here"):
         table.add_column(heading, justify="right")
     for name, group in (*cells.items(), ("all, shared runs once", all_cells)):
         work = estimate(group, store, processes)
         time = "unknown" if work.seconds is None else describe_seconds(work.seconds)
-        row = (name, f"{work.runs:,}", f"{work.measurements:,}", f"{work.steps:,}", f"{work.forward_passes:,.0f}", time)
+        numbers = (work.runs, work.measurements, work.epochs, work.shared_epochs, work.steps, work.forward_passes)
         if group is all_cells:
             table.add_section()
+        row = (name, *(f"{number:,.0f}" for number in numbers), time)
         table.add_row(*row, style="bold" if group is all_cells else None)
     console = result_console()
     console.print(table)

@@ -43,6 +43,11 @@ class Train:
     """Seconds between states to resume from."""
     tensorboard: bool = True
     """Write TensorBoard events, if tensorboard is installed."""
+    keep_states: tuple[float, ...] = ()
+    """Epochs at which the state is kept in --out, for runs that start from it with --trunk."""
+    trunk: Path | None = None
+    """Folder of a run that differs only in the method's options: start from the state that it keeps of the plain steps
+    (--keep-states) instead of training them again."""
 
 
 def parse(args: list[str]) -> Train:
@@ -79,6 +84,8 @@ def run(options: Train, launcher: WorkerLauncher | None = None) -> int:
         "resume": options.resume,
         "save_every": options.save_every,
         "tensorboard": options.tensorboard,
+        "keep_states": options.keep_states,
+        "trunk": options.trunk,
     }
     try:
         result = train(options.spec, out, progress=True, launcher=launcher, **how)

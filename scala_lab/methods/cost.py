@@ -29,18 +29,18 @@ def forward_passes(record: Mapping[str, Any]) -> float:
 def passes_per_sample(spec: RunSpec, outputs: int | None = None) -> tuple[float, float]:
     """Return the cost of a sample in a step without noise, and in a step with noise.
 
-    All steps of FreeLB cost 3 for each of its K passes, those of R-Drop and SAM 3 for each of their two. ScaLA:
+    All steps of FreeLB cost 3 for each of its K passes, those of SAM, and of R-Drop after its delay, 6. ScaLA:
     `noisy_passes`.
     `outputs` is the size of the model's head; default as the task's registry says, or two for a user's own file.
     """
     spec = spec.resolved()
     recipe = spec.recipe
     step = find_recipe(recipe.method).step
-    if step in ("freelb", "rdrop", "sam"):
+    if step in ("freelb", "sam"):
         cost = PLAIN * (recipe.adv_passes or 2)
         return cost, cost
-    if step == "plain":
-        return PLAIN, PLAIN
+    if step in ("plain", "rdrop"):
+        return PLAIN, PLAIN * (2 if step == "rdrop" else 1)
     drops_out, autocast = spec.encoder.dropout != 0, spec.machine.precision in ("bf16", "fp16")
     return PLAIN, noisy_passes(recipe.options, outputs or _outputs(spec.data), drops_out, autocast)
 

@@ -9,13 +9,14 @@ Per sample, with p and q the predictions of the two passes and y the label:
 For regression, with outputs z_1 and z_2: ((z_1 - y)^2 + (z_2 - y)^2) / 2 + alpha * (z_1 - z_2)^2. Gradient flows
 through both passes everywhere.
 
-- Options: alpha. There is no delay and no noise; without dropout it is a plain step at twice the cost.
+- Options: alpha, and delay for plain steps before it (as published: none). There is no noise; without dropout it is
+  a plain step at twice the cost.
 - Normalisation: the paper prints sums, CE + CE + alpha' * (KL + KL) / 2. This is half of that with alpha = alpha' / 2,
   so that the task term, and with it losses, learning rates and clipping, compare with other methods. The default
   alpha = 0.5 is alpha' = 1, the weight in the authors' code for RoBERTa on GLUE and for regression. Their code for BERT
   adds KL summed over a micro-batch to mean cross-entropies, so that its weight grows with the micro-batch; this is not
   followed.
-- Cost: 6F against 3F of a plain step, from the first step on. Both graphs are needed at once, so micro-batches are half
+- Cost: 6F against 3F of a plain step. Both graphs are needed at once, so micro-batches are half
   as large.
 - The divergence in a run's record is KL(p || q) + KL(q || p), as for the other methods; the loss is the mean of both.
 - `two-draws`, in contrast, is ScaLA's step without noise: only the first pass learns the task, and its prediction is
@@ -31,7 +32,7 @@ import torch
 from torch import Tensor
 
 from scala_lab.divergence import correct_answers, output_divergence, task_loss
-from scala_lab.methods.base import MicroBatch, Step, StepContext, statistics
+from scala_lab.methods.base import MicroBatch, PlainStep, Step, StepContext, statistics
 from scala_lab.models.encoder import Encoder
 
 
@@ -39,10 +40,13 @@ from scala_lab.models.encoder import Encoder
 class RDropStep(Step):
     """Gradient of (1/B) * sum of the mean task loss of two passes plus alpha times their divergence."""
 
+    delay: float
     alpha: float
 
     def __call__(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
-        """Add the micro-batch's gradient."""
+        """Add the micro-batch's gradient: that of the task loss alone until t_s."""
+        if context.epoch < self.delay:
+            return PlainStep()(encoder, batch, context)
         with context.clock.phase("clean forward"):
             e_BLD = encoder.embed(batch.inputs)
             context.seed_dropout(0)
@@ -63,5 +67,5 @@ class RDropStep(Step):
             )
 
     def memory_factor(self, encoder: Encoder, context: StepContext) -> float:
-        """Return 2: both graphs are needed at once."""
-        return 2.0
+        """Return 2 from t_s on: both graphs are needed at once."""
+        return 1.0 if context.epoch < self.delay else 2.0

@@ -24,7 +24,7 @@ STEP_FUNCTIONS: Mapping[str, str] = {
 
 STEP_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "plain": {},
-    "rdrop": {"alpha": 0.5},
+    "rdrop": {"delay": 0.0, "alpha": 0.5},
     "sam": {"sam_rho": 0.05, "sam_m": None, "sam_adaptive": False},
     "scala": {
         "delay": 5.0,

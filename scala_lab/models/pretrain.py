@@ -36,11 +36,11 @@ IGNORE_INDEX = -100  # in `Batch.fits`, for lines without a pair label
 class Settings:
     """Everything that determines the weights, but for the machine."""
 
-    steps: int = 12_000
+    steps: int = 60_000
     seed: int = 0
-    threads: int = 2
+    threads: int = 1
     batch_size: int = 128
-    lines: int = 300_000
+    lines: int = 800_000
     learning_rate: float = 3e-3
     warmup: float = 0.05
     weight_decay: float = 0.01

@@ -178,7 +178,7 @@ LAPTOP = Profile(
     looks=True,
     delays=(0.0, 3.0, 5.0),
     ascent_steps=(1, 2),
-    strengths=(1e-5, 1e-2, 1.0),
+    strengths=(1e-2, 1.0),
     workers=(1, 2),
     curvature=CurvaturePlan(samples=2048, sets=1, threads=2),
     settings=MappingProxyType(

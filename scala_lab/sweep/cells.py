@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scala_lab.config import RunSpec
+from scala_lab.config import RunSpec, plain_epochs
 from scala_lab.errors import UserError
 
 if TYPE_CHECKING:
@@ -101,6 +102,8 @@ class Job:
     store: Path
     save_every: float = 60.0
     retry_failed: bool = False
+    keep_states: tuple[float, ...] = ()
+    trunk: Path | None = None
 
     @functools.cached_property
     def key(self) -> str:
@@ -113,3 +116,17 @@ class Job:
         if isinstance(self.item, Measurement):
             return int(self.item.settings.get("threads") or 1)
         return self.item.machine.workers * (self.item.machine.threads or 1)
+
+
+def find_trunks(runs: Mapping[str, RunSpec]) -> dict[str, str]:
+    """Return which of these runs, resolved and by key, can branch off which other one, their trunk.
+
+    The trunk of runs with one prefix is the one with the most plain epochs, such as LAMB's for ScaLA's; the first of
+    equals.
+    """
+    groups: dict[str, list[str]] = defaultdict(list)
+    for key, spec in runs.items():
+        if plain_epochs(spec) > 0:
+            groups[spec.prefix_id].append(key)
+    trunks = {prefix: max(group, key=lambda key: plain_epochs(runs[key])) for prefix, group in groups.items()}
+    return {key: trunks[prefix] for prefix, group in groups.items() for key in group if key != trunks[prefix]}

@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scala_lab.config import DataSpec, RunSpec
+from scala_lab.config import DataSpec, RunSpec, plain_epochs, planned_steps, steps_before
 from scala_lab.data.sources import all_rows, load_task, published_rows
 from scala_lab.data.tokens import cache_folder, tokenise
 from scala_lab.errors import UserError
 from scala_lab.files import write_json
 from scala_lab.machine import usable_cores
 from scala_lab.methods.cost import PLAIN, passes_per_sample
-from scala_lab.methods.recipes import find_recipe
-from scala_lab.sweep.cells import Cell, Measurement, WorkItem, runs_alone
+from scala_lab.sweep.cells import Cell, Measurement, WorkItem, find_trunks, runs_alone
 from scala_lab.sweep.store import RunStore, unique_items
 
 if TYPE_CHECKING:
@@ -38,35 +37,39 @@ WARM_UP_STEPS, TIMED_SECONDS = 2, 1.0
 
 @dataclass(frozen=True)
 class Plan:
-    """The work of a run: optimizer steps, forward passes of one row in training, and rows evaluated in all epochs."""
+    """The work of a run: its epochs, and those of them that its trunk trains.
 
+    Without these: optimizer steps, forward passes of one row in training, and rows evaluated after all epochs.
+    """
+
+    epochs: float
+    shared_epochs: float
     steps: int
     forward_passes: float
     evaluations: int
 
 
-def plan(spec: RunSpec) -> Plan:
-    """Compute the work of a run from the published sizes of its task."""
+def plan(spec: RunSpec, branch: bool = False) -> Plan:
+    """Compute the work of a run, or of a branch without its plain epochs, from the published sizes of its task."""
     spec = spec.resolved()
     rows, eval_rows = _count_rows(spec.data)
     batch_size = spec.batches.batch_size
-    steps_per_epoch = math.ceil(rows / batch_size)
-    steps = spec.optim.epochs * steps_per_epoch
-    if spec.optim.max_steps is not None:
-        steps = min(steps, spec.optim.max_steps)
+    steps_per_epoch, steps = math.ceil(rows / batch_size), planned_steps(spec, rows)
+    first = steps_before(plain_epochs(spec), spec, rows) if branch else 0
 
     def rows_seen(steps: int) -> int:
         epochs, rest = divmod(steps, steps_per_epoch)
         return epochs * rows + rest * batch_size  # the last batch of an epoch may be smaller
 
-    delay = 0.0  # FreeLB and R-Drop cost the same from the first step on
-    if find_recipe(spec.recipe.method).step == "scala":
-        delay = math.inf if spec.recipe.lambda_ == 0 else spec.recipe.delay or 0.0
-    before_noise = rows_seen(math.ceil(min(steps, delay * steps_per_epoch)))
+    # a rule that looks at the loss starts the noise at t_s at the latest
+    noise_start = rows_seen(steps_before(plain_epochs(spec) or spec.recipe.delay or 0.0, spec, rows))
     plain, noisy = passes_per_sample(spec)
-    forward_passes = plain * before_noise + noisy * (rows_seen(steps) - before_noise)
-    evaluations = math.ceil(steps / steps_per_epoch) if spec.data.evaluate == "epochs" else 1
-    return Plan(steps, forward_passes, evaluations * eval_rows + spec.data.heldout_samples + spec.data.tuning_samples)
+    forward_passes = plain * (noise_start - rows_seen(first)) + noisy * (rows_seen(steps) - noise_start)
+    evaluations = math.ceil(steps / steps_per_epoch) - first // steps_per_epoch if first < steps else 0
+    if spec.data.evaluate == "end":
+        evaluations = min(evaluations, 1)
+    rows_evaluated = evaluations * eval_rows + spec.data.heldout_samples + spec.data.tuning_samples
+    return Plan(steps / steps_per_epoch, first / steps_per_epoch, steps - first, forward_passes, rows_evaluated)
 
 
 def _count_rows(data: DataSpec) -> tuple[int, int]:
@@ -81,12 +84,12 @@ def _count_rows(data: DataSpec) -> tuple[int, int]:
     return train, rows[1] if data.eval_samples is None else data.eval_samples * splits
 
 
-def expected_cost(item: WorkItem) -> float:
-    """Return a run's forward passes, evaluation included, to order runs by; 0 where it is unknown beforehand."""
+def expected_cost(item: WorkItem, branch: bool = False) -> float:
+    """Return a run's or a branch's forward passes, to order runs by; 0 where they are unknown beforehand."""
     if isinstance(item, Measurement):
         return 0.0
     try:
-        work = plan(item)
+        work = plan(item, branch)
     except UserError:  # its data cannot be read: the run itself will say so
         return 0.0
     return work.forward_passes + work.evaluations
@@ -94,13 +97,15 @@ def expected_cost(item: WorkItem) -> float:
 
 @dataclass(frozen=True)
 class SweepEstimate:
-    """The work of a sweep: different runs and measurements, the steps and forward passes of all runs, and the time.
+    """The work of a sweep: different runs and measurements, and the sums of the `Plan` of all runs, and the time.
 
     `seconds` is None where the time cannot be estimated; `notes` say why, or what the time leaves out.
     """
 
     runs: int
     measurements: int
+    epochs: float
+    shared_epochs: float
     steps: int
     forward_passes: float
     seconds: float | None
@@ -113,13 +118,17 @@ def estimate(cells: Iterable[Cell], store: RunStore, processes: int | None = Non
     The time of runs is measured in a second of training for each kind of run, the time of measurements is that of
     others by the same function in the store. `processes` is that of `LocalPool`.
     """
-    items = unique_items(cells).values()
-    plans = {spec: plan(spec) for spec in (item.resolved() for item in items if isinstance(item, RunSpec))}
-    measurements = [item for item in items if isinstance(item, Measurement)]
-    steps = sum(work.steps for work in plans.values())
-    forward_passes = sum(work.forward_passes for work in plans.values())
+    items = unique_items(cells)
+    runs = {key: item.resolved() for key, item in items.items() if isinstance(item, RunSpec)}
+    trunks = find_trunks(runs)
+    plans = {spec: plan(spec, branch=key in trunks) for key, spec in runs.items()}
+    measurements = [item for item in items.values() if isinstance(item, Measurement)]
+    sums = {
+        name: sum(getattr(work, name) for work in plans.values())
+        for name in ("epochs", "shared_epochs", "steps", "forward_passes")
+    }
     seconds, notes = _seconds(plans, measurements, store, processes)
-    return SweepEstimate(len(plans), len(measurements), steps, forward_passes, seconds, notes)
+    return SweepEstimate(len(plans), len(measurements), **sums, seconds=seconds, notes=notes)
 
 
 def _seconds(

@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import sys
 import time
 import traceback
 from abc import abstractmethod
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from scala_lab.config import RunSpec
+from scala_lab.config import RunSpec, plain_epochs
 from scala_lab.errors import UserError
 from scala_lab.files import check_writable
-from scala_lab.sweep.cells import Cell, Job, Measurement, WorkItem, key_of, runs_alone
+from scala_lab.sweep.cells import Cell, Job, Measurement, WorkItem, find_trunks, key_of, runs_alone
 from scala_lab.sweep.cost import Pace, describe_seconds, expected_cost
 from scala_lab.sweep.store import ENDED, Records, RunStore, check_same_inputs, unique_items
 
@@ -87,6 +89,9 @@ def run_sweep(
     Equal cells are computed once. A run that diverged or failed, or a measurement that failed, is recorded as such and
     does not stop the sweep; what failed in an earlier sweep stays so unless `retry_failed`. With `progress`, stderr
     shows what is done, running and left. A run saves its state every `save_every` seconds, to continue from it.
+
+    Runs that differ only in the method's options wait for the one with the most plain steps, their trunk, and start
+    from the states that it keeps until they have ended.
     """
     cells = list(cells)
     check_writable(store.root, "a store of runs is a folder")
@@ -120,20 +125,34 @@ class _Sweep:
             for key, status in statuses.items()
             if status in ENDED and not (status == "failed" and jobs[key].retry_failed)
         }
+        runs = {key: job.item for key, job in jobs.items() if isinstance(job.item, RunSpec)}
+        kept = {key: runs[key] for key in runs if key in self.ended and self._kept_states(key).is_dir()}
+        trunks = find_trunks({**kept, **{key: spec for key, spec in runs.items() if key not in self.ended}})
+        self.trunks = {key: trunk for key, trunk in trunks.items() if key not in self.ended}
+        keep: dict[str, set[float]] = defaultdict(set)
+        for key, trunk in self.trunks.items():
+            keep[trunk].add(plain_epochs(runs[key]))
+        self.keeping = {*keep, *(key for pair in find_trunks(runs).items() for key in pair if key in kept)}
         costs = {key: expected_cost(job.item) for key, job in jobs.items()}
+        left_costs = {key: expected_cost(runs[key], branch=True) if key in self.trunks else costs[key] for key in jobs}
         # The longest first, so that no long run is left over when the others are done; the dict is the queue.
-        longest_first = sorted(jobs, key=lambda key: -costs[key])
-        self.left = {key: jobs[key] for key in longest_first if key not in self.ended}
+        longest_first = sorted(jobs, key=lambda key: -left_costs[key])
+        self.left = {
+            key: replace(jobs[key], keep_states=tuple(sorted(keep[key])))
+            for key in longest_first
+            if key not in self.ended
+        }
         self.started: set[str] = set()
         self.locked: set[str] = set()
         self.steps_at_death: dict[str, int] = {}
-        self.view = SweepView(jobs, costs, self.ended, console)
+        self.view = SweepView(jobs, costs, self.ended, console, left_costs)
 
     def run(self) -> None:
         """Start jobs and handle their endings until none is left."""
         check_same_inputs(self.store, [self.jobs[key].item for key in self.ended])
         for key in self.ended:
             self.store.remove_stale_lock(self.jobs[key].item)
+            self._drop_states(key)
         with self.view, self.executor:
             for key in self.ended:
                 self.view.learn(key, self.store.seconds(self.jobs[key].item))
@@ -149,7 +168,8 @@ class _Sweep:
         """Return the jobs that can start; one that runs alone waits until nothing else is left."""
         ready = []
         for key, job in list(self.left.items()):
-            if key in self.started or any(run in self.left for run in self.needs[key]):
+            trunk = self.trunks.get(key)
+            if key in self.started or trunk in self.left or any(run in self.left for run in self.needs[key]):
                 continue
             if any(self.store.status(spec) != "finished" for spec in self.needs[key].values()):
                 self.started.add(key)
@@ -158,7 +178,7 @@ class _Sweep:
             busy = self.started or any(not runs_alone(other.item) for other in self.left.values())
             if not (runs_alone(job.item) and busy):
                 self.started.add(key)
-                ready.append(job)
+                ready.append(job if trunk is None else replace(job, trunk=self._kept_states(trunk).parent))
         return ready
 
     def _handle(self, ending: Ending) -> None:
@@ -200,19 +220,36 @@ class _Sweep:
     def _end(self, key: str) -> None:
         item = self.left.pop(key).item
         self.started.discard(key)
+        self._drop_states(self.trunks.pop(key, key))
         self.view.learn(key, self.store.seconds(item))
         self.view.end(key, self.store.status(item))
+
+    def _kept_states(self, key: str) -> Path:
+        job = self.jobs[key]
+        return RunStore(job.store).run_folder(job.item) / "trunk"  # type: ignore[arg-type]
+
+    def _drop_states(self, key: str) -> None:
+        """Delete the states that a trunk of this sweep keeps, unless a branch that is left needs them."""
+        if key in self.keeping and key not in self.trunks.values():
+            shutil.rmtree(self._kept_states(key), ignore_errors=True)
 
 
 class SweepView(AbstractContextManager["SweepView"]):
     """Shows how many jobs are done, running, failed and left, and for how long: live on a terminal, else line by line.
 
-    It is given all jobs and their costs by key, and the statuses of those that had ended before the sweep.
+    It is given all jobs and their costs by key, the statuses of those that had ended before the sweep, and the costs of
+    what is left to do, which are smaller for branches.
     """
 
     def __init__(
-        self, jobs: Mapping[str, Job], costs: Mapping[str, float], statuses: Mapping[str, str], console: Console
+        self,
+        jobs: Mapping[str, Job],
+        costs: Mapping[str, float],
+        statuses: Mapping[str, str],
+        console: Console,
+        left_costs: Mapping[str, float] | None = None,
     ) -> None:
+        self._left_costs = left_costs or costs
         self._jobs, self._costs, self._statuses, self._console = jobs, costs, dict(statuses), console
         self._pace, self._at_once = Pace(), 1.0
         self._live: Live | None = None
@@ -257,7 +294,7 @@ class SweepView(AbstractContextManager["SweepView"]):
 
     def _summary(self) -> str:
         counts = Counter(self._statuses.values())
-        left = [(job.item, self._costs[key]) for key, job in self._jobs.items() if key not in self._statuses]
+        left = [(job.item, self._left_costs[key]) for key, job in self._jobs.items() if key not in self._statuses]
         parts = [f"{len(self._statuses)} of {len(self._jobs)} done"]
         parts += [f"{counts[status]} {status}" for status in ("diverged", "failed") if counts[status]]
         if left:
@@ -289,18 +326,24 @@ def carry_out(job: Job, train: Callable[..., object] | None = None) -> Outcome:
         if isinstance(job.item, Measurement):
             return _measure(store, job.item, job.cores)
         with store.share_host(job.item):
-            return _train(store, job.item, job.save_every, train)
+            return _train(store, job, job.item, train)
 
 
-def _train(store: RunStore, spec: RunSpec, save_every: float, train: Callable[..., object] | None) -> Outcome:
+def _train(store: RunStore, job: Job, spec: RunSpec, train: Callable[..., object] | None) -> Outcome:
+    """Train a run, from the state that its trunk keeps or, if there is none that can be read, from scratch."""
     from scala_lab.training import train as training
-    from scala_lab.training.run_dir import FolderInUse
+    from scala_lab.training.run_dir import FolderInUse, kept_state
 
+    options: dict[str, Any] = {"save_every": job.save_every, "keep_states": job.keep_states}
     try:
-        (train or training.train)(spec, store.run_folder(spec), resume=True, save_every=save_every)
+        if job.trunk is not None and kept_state(job.trunk, spec) is not None:
+            options["trunk"] = str(job.trunk)
+        (train or training.train)(spec, store.run_folder(spec), resume=True, **options)
     except FolderInUse:
         return "locked"
     except Exception as error:  # noqa: BLE001 - any error belongs to this run alone
+        if job.trunk is not None and isinstance(error, UserError):  # such as a state that another sweep is deleting
+            return _train(store, replace(job, trunk=None), spec, train)
         store.record_failure(spec, *_describe(error))
     return "done"
 

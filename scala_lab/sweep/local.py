@@ -54,8 +54,8 @@ class LocalPool(Executor):
             self._remove(worker)
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Queue the jobs and start those that there is room for."""
-        self._queue += jobs
+        """Queue the jobs, branches before all others so that kept states can go, and start those there is room for."""
+        self._queue = sorted([*self._queue, *jobs], key=lambda job: job.trunk is None)
         self._start_jobs()
 
     def endings(self, seconds: float) -> list[Ending]:

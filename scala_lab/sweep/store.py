@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 RUNS_FILE, MEASUREMENTS_FILE = "runs.jsonl", "measurements.jsonl"
 RUN_FIELDS = (
-    *("id", "name", "status", "error", "spec", "metrics", "best", "noise_start", "learning_rate"),
+    *("id", "name", "status", "error", "spec", "metrics", "best", "noise_start", "learning_rate", "trunk"),
     *("losses", "chance", "steps", "steps_done", "samples", "parameters", "counts", "timing", "environment"),
 )
 """Entries of a run's record that go into `runs.jsonl`."""

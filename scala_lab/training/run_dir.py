@@ -1,7 +1,8 @@
 """The folder of a run: one process writes to it, and it is consistent at any moment, even after kill -9.
 
 `run.json` is the record, `metrics.jsonl` has a line per step, `predictions.npz` the final prediction of every evaluated
-row, `checkpoint/` is the trained model, `state/` what an interrupted run resumes from.
+row, `checkpoint/` is the trained model, `state/` what an interrupted run resumes from, `trunk/` states that it keeps
+for other runs with the same prefix to branch off.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import shutil
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from scala_lab.config import RunSpec, differences
+from scala_lab.config import RunSpec, differences, plain_epochs, steps_before
 from scala_lab.errors import UserError
 from scala_lab.files import check_writable, nan_to_null, new_folder, write_bytes, write_json
 
@@ -119,6 +120,34 @@ def check_inputs(present: RunResult, fingerprints: dict[str, str]) -> None:
             raise UserError(f"{present.folder} holds a run of the same spec on another {name}: choose another --out")
 
 
+def check_trunk(folder: Path, spec: RunSpec, fingerprints: dict[str, str]) -> None:
+    """Refuse a trunk whose plain steps are not those of a resolved spec, or that keeps no state to start from."""
+    trunk, epochs = read_run(folder), plain_epochs(spec)
+    if epochs == 0:
+        raise UserError(f"--trunk: method {spec.recipe.method!r} takes no plain steps that a trunk could save it")
+    if trunk is None:
+        raise UserError(f"--trunk {folder} holds no run")
+    if trunk.record["id"] == spec.run_id:
+        raise UserError(f"--trunk {folder} is this run itself: give --out {folder} --resume to go on with it")
+    if trunk.record["id"] != trunk.spec.run_id or trunk.spec.prefix_id != spec.prefix_id:
+        changed = "; ".join(differences(replace(trunk.spec, recipe=spec.recipe), spec))
+        changed = changed or "made by another version, or the model folder is gone"
+        raise UserError(f"--trunk {folder} differs in more than the method's options ({changed})")
+    for name, value in fingerprints.items():
+        if trunk.record["fingerprints"].get(name) != value:
+            raise UserError(f"--trunk {folder} is a run on another {name}")
+    if kept_state(folder, spec) is None:
+        raise UserError(f"--trunk {folder} keeps no state of the first {epochs:g} epochs: see --keep-states")
+
+
+def kept_state(trunk: Path, spec: RunSpec) -> Path | None:
+    """Return a trunk's newest kept state before the first step of a resolved spec that is not plain, or None."""
+    run = read_run(trunk)
+    if run is None or "samples" not in run.record:
+        return None
+    return latest_state(trunk / "trunk", steps_before(plain_epochs(spec), spec, run.record["samples"]["train"]))
+
+
 class FolderInUse(UserError):
     """Another process is training in the folder."""
 
@@ -136,7 +165,8 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise FolderInUse(f"another process is training in {folder}") from None
-        for partial in chain(*(folder.glob(f".{name}.*") for name in WRITTEN)):  # what a killed run was writing
+        unfinished = (*(f".{name}.*" for name in WRITTEN), "trunk/.*")  # what a killed run was writing
+        for partial in chain(*map(folder.glob, unfinished)):
             shutil.rmtree(partial) if partial.is_dir() else partial.unlink()
         yield
 
@@ -250,7 +280,12 @@ def packed_correct(folder: Path) -> dict[str, bytes]:
 
 
 def save_state(
-    folder: Path, step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer, position: dict[str, Any]
+    folder: Path,
+    step: int,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    position: dict[str, Any],
+    keep_others: bool = False,
 ) -> None:
     """Write weights, optimizer state and position into a sub-folder named by the step, then delete the one before.
 
@@ -268,7 +303,7 @@ def save_state(
         )
         save_file(tensors, temporary / "optimizer.safetensors")
         (temporary / "position.json").write_text(json.dumps({**position, "optimizer_numbers": numbers}))
-    for outdated in folder.iterdir():
+    for outdated in () if keep_others else folder.iterdir():
         if outdated.name != f"{step:08d}":
             shutil.rmtree(outdated, ignore_errors=True)
 
@@ -300,9 +335,9 @@ def load_state(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Opti
     return position
 
 
-def latest_state(folder: Path) -> Path | None:
-    """Return the newest complete state of a run, or None."""
-    return max((path for path in folder.glob("[0-9]*") if path.is_dir()), default=None)
+def latest_state(folder: Path, last: float = math.inf) -> Path | None:
+    """Return the newest complete state of a run, up to the step `last`, or None."""
+    return max((path for path in folder.glob("[0-9]*") if path.is_dir() and int(path.name) <= last), default=None)
 
 
 def _weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -12,8 +13,9 @@ from typing import Any
 
 import torch
 
-from scala_lab.config import RunSpec, check_noise_starts, planned_steps
+from scala_lab.config import RunSpec, check_noise_starts, plain_epochs, planned_steps, steps_before
 from scala_lab.data.tasks import chance
+from scala_lab.errors import UserError
 from scala_lab.machine import (
     describe_environment,
     orphaned,
@@ -42,6 +44,9 @@ from scala_lab.training.run_dir import (
     RunWriter,
     check_folder,
     check_inputs,
+    check_trunk,
+    kept_state,
+    latest_state,
     locked,
     read_run,
     record_failure,
@@ -60,6 +65,8 @@ def train(
     progress: bool = False,
     save_every: float = 60.0,
     tensorboard: bool = False,
+    keep_states: Sequence[float] = (),
+    trunk: Path | str | None = None,
     launcher: WorkerLauncher | None = None,
 ) -> RunResult:
     """Train a run and return its record.
@@ -75,6 +82,9 @@ def train(
         progress: Show a progress bar and a line per epoch on stderr.
         save_every: Seconds between saved states.
         tensorboard: Write TensorBoard events, if tensorboard is installed.
+        keep_states: Epochs at which the state is kept in the run's folder, for runs that branch off there.
+        trunk: Folder of a run with the same prefix, which differs only in the method's options: start from its newest
+            kept state before the first step that is not plain. The result is that of the run from scratch, bit for bit.
         launcher: Starts the workers elsewhere, such as `scala_lab.timing.hosts.open_hosts`.
 
     Example:
@@ -84,7 +94,12 @@ def train(
     spec = spec.resolved()
     locate_model(spec.encoder.model)  # before the run's id, which depends on whether the model is a folder
     folder = Path(out) if out is not None else Path("runs") / spec.name
-    options = RunOptions(resume, progress, save_every, tensorboard)
+    for epoch in keep_states:
+        if not 0 < epoch <= plain_epochs(spec):
+            where = f"after the start and up to epoch {plain_epochs(spec):g}, where the plain steps of this run end"
+            raise UserError(f"--keep-states must be {where}, not {epoch:g}")
+    trunk_folder = None if trunk is None else str(trunk)
+    options = RunOptions(resume, progress, save_every, tensorboard, tuple(keep_states), trunk_folder)
     if spec.machine.workers > 1 and not started_by_launcher():
         return _train_in_workers(spec, folder, options, launcher)
     return train_worker(spec, folder, options)
@@ -98,11 +113,13 @@ class RunOptions:
     progress: bool = False
     save_every: float = 60.0
     tensorboard: bool = False
+    keep_states: Sequence[float] = ()
+    trunk: str | None = None
 
 
 def _train_in_workers(spec: RunSpec, folder: Path, options: RunOptions, launcher: WorkerLauncher | None) -> RunResult:
     """Start workers that each run `train_worker`, and return the run that they left; if one failed, record why."""
-    prepared, present = _check_run(spec, folder, options.resume)
+    prepared, present = _check_run(spec, folder, options)
     if present is not None and present.ended:
         return present
     check_devices(spec.machine)
@@ -128,7 +145,7 @@ def train_job(values: dict[str, Any]) -> None:
 
 def train_worker(spec: RunSpec, folder: Path, options: RunOptions) -> RunResult:
     """Train a resolved spec in this process, as its only worker or as one of those that a launcher started."""
-    prepared, present = _check_run(spec, folder, options.resume)
+    prepared, present = _check_run(spec, folder, options)
     if present is not None and present.ended:
         return present
     written_before = written_at(folder)
@@ -148,21 +165,27 @@ def train_worker(spec: RunSpec, folder: Path, options: RunOptions) -> RunResult:
         world.leave()
 
 
-def _check_run(spec: RunSpec, folder: Path, resume: bool) -> tuple[Prepared, RunResult | None]:
-    """Check folder, data and spec; return the data, and the same run if the folder holds it already."""
-    present = check_folder(folder, spec, resume)
+def _check_run(spec: RunSpec, folder: Path, options: RunOptions) -> tuple[Prepared, RunResult | None]:
+    """Check folder, data, spec and trunk; return the data, and the same run if the folder holds it already."""
+    present = check_folder(folder, spec, options.resume)
     prepared = prepare(spec)
     if present is not None:
         check_inputs(present, prepared.fingerprints)
     if present is None or not present.ended:
         check_noise_starts(spec, len(prepared.train))
+        if options.trunk is not None and latest_state(folder / "state") is None:
+            check_trunk(Path(options.trunk), spec, prepared.fingerprints)
     return prepared, present
 
 
 def _run(training: Training, folder: Path, options: RunOptions) -> RunResult:
     """Train to the end; on the first worker also write the checkpoint and the record."""
     spec, prepared, world = training.spec, training.data, training.world
-    training.restore(folder / "state")
+    state, trunk = latest_state(folder / "state"), None
+    if state is None and options.trunk is not None:
+        trunk = Path(options.trunk)
+        state = kept_state(trunk, spec)
+    training.restore(state)
     writer = RunWriter(folder, _first_record(spec, prepared)) if world.leads else None
     if writer is not None:
         writer.update(
@@ -171,8 +194,11 @@ def _run(training: Training, folder: Path, options: RunOptions) -> RunResult:
             embedding_norm=training.embedding_norm,
             admission=training.admission.record(),
             steps_done=training.progress.steps_done,
+            trunk=training.progress.trunk,
             parameters=sum(parameter.numel() for parameter in training.model.parameters()),
         )
+        if trunk is not None:
+            shutil.copyfile(trunk / "metrics.jsonl", folder / "metrics.jsonl")  # which `start_log` cuts at the state
         writer.start_log(training.progress.steps_done, options.tensorboard)
     shown = options.progress and world.leads
     if shown:
@@ -181,7 +207,8 @@ def _run(training: Training, folder: Path, options: RunOptions) -> RunResult:
         with RunBar(
             f"{spec.recipe.method} {spec.data.task}", training.steps, training.progress.steps_done, shown
         ) as bar:
-            finite = training.run(writer, bar, options.save_every)
+            keep = {steps_before(epoch, spec, len(prepared.train)) for epoch in options.keep_states}
+            finite = training.run(writer, bar, options.save_every, keep)
     finally:
         if writer is not None:
             writer.close_log()

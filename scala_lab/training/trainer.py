@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -36,7 +36,7 @@ from scala_lab.training.distributed import World, name_workers
 from scala_lab.training.precision import AUTOCAST, LossScale
 from scala_lab.training.preparation import Prepared, load_model
 from scala_lab.training.progress import RunBar
-from scala_lab.training.run_dir import RunWriter, latest_state, load_state, save_state
+from scala_lab.training.run_dir import RunWriter, load_state, save_state
 
 FIT_ROWS = 2048
 """Maximum number of training rows on which the final loss, without dropout and noise, shows how well the model fits."""
@@ -60,6 +60,7 @@ class Progress:
     phases: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     best: dict[str, Any] | None = None
+    trunk: dict[str, Any] | None = None  # id and step of the run that this one branched off
 
 
 class Training:
@@ -98,8 +99,11 @@ class Training:
         self.predictions: dict[str, dict[str, np.ndarray]] = {}  # of every row, by split, at the end
         self.why_diverged: str | None = None
 
-    def run(self, writer: RunWriter | None, bar: RunBar, save_every: float) -> bool:
-        """Train to the end and return whether everything stayed finite; the first worker has a writer and saves."""
+    def run(self, writer: RunWriter | None, bar: RunBar, save_every: float, keep: Collection[int] = ()) -> bool:
+        """Train to the end and return whether everything stayed finite; the first worker has a writer and saves.
+
+        States after the steps in `keep` stay in the folder `trunk`.
+        """
         self.model.train()
         saved_at = time.monotonic()
         for step in range(self.progress.steps_done, self.steps):
@@ -114,6 +118,8 @@ class Training:
                 bar.step(line)
             if not finite:
                 return False
+            if writer is not None and step + 1 in keep:
+                self._save(writer, keep=True)
             if writer is not None and time.monotonic() - saved_at >= save_every and not last:
                 self._save(writer)
                 saved_at = time.monotonic()
@@ -270,17 +276,20 @@ class Training:
         self.progress.evaluation_seconds += time.perf_counter() - started
         return metrics
 
-    def _save(self, writer: RunWriter) -> None:
+    def _save(self, writer: RunWriter, keep: bool = False) -> None:
         writer.sync_log()  # on disk before the state says that its steps are done
         settling = None if self.settling is None else vars(self.settling)
         scale = None if self.loss_scale is None else vars(self.loss_scale)
         position = {**vars(self.progress), "phases": self.phases(), "settling": settling, "loss_scale": scale}
-        save_state(writer.folder / "state", self.progress.steps_done, self.model, self.optimizer, position)
-        writer.update(steps_done=self.progress.steps_done)
+        steps = self.progress.steps_done
+        if keep:
+            position["trunk"] = {"id": self.spec.run_id, "step": steps}  # for the runs that branch off here
+        folder = writer.folder / ("trunk" if keep else "state")
+        save_state(folder, steps, self.model, self.optimizer, position, keep_others=keep)
+        writer.update(steps_done=steps)
 
-    def restore(self, state_folder: Path) -> None:
-        """Go on from the newest saved state, if there is one."""
-        state = latest_state(state_folder)
+    def restore(self, state: Path | None) -> None:
+        """Go on from a saved state, if there is one; all workers must have the same."""
         if state is not None:
             self.progress = Progress(**load_state(state, self.model, self.optimizer))
             if self.progress.settling is not None:

@@ -132,9 +132,10 @@ def test_dry_run_counts_shared_runs_once_and_leaves_nothing(capsys):
         for line in capsys.readouterr().out.splitlines()
         if len(cells := [cell.strip() for cell in line.strip("│").split("│")]) > 4
     }
-    assert rows["first"][:3] == rows["second"][:3] == ["4", "0", "4"]  # 64 rows at B=512: a step each
-    assert rows["my_study"][:4] == ["6", "0", "12", f"{6 * 3 * 64:,}"]
-    assert rows["all, shared runs once"][:3] == ["10", "0", "16"]
+    # 64 rows at B=512: an epoch is a step; none of these runs is a branch of another
+    assert rows["first"][:5] == rows["second"][:5] == ["4", "0", "4", "0", "4"]
+    assert rows["my_study"][:6] == ["6", "0", "6", "0", "12", f"{6 * 3 * 64:,}"]
+    assert rows["all, shared runs once"][:5] == ["10", "0", "10", "0", "16"]
 
 
 def test_list_names_every_study(capsys):

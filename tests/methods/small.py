@@ -44,8 +44,8 @@ def make_batch(rows=range(4), classes: int = 2, length: int | None = None, share
 
 def make_step(method: str = "scala", **options):
     """The step function of a recipe, from the first step on unless a delay is given, with the exact ascent."""
-    if "delay" in RECIPES[method].option_values():
-        options = {"delay": 0.0, "pga": "exact", **options}
+    first = {"delay": 0.0, "pga": "exact"}
+    options = {name: value for name, value in first.items() if name in RECIPES[method].option_values()} | options
     recipe = RunSpec.of(method=method, **options).resolved().recipe
     return build_step(method, recipe.options)
 

@@ -30,10 +30,10 @@ def spec(rows: Path, model: Path, **changes: object) -> RunSpec:
 
 @pytest.mark.parametrize("method", DELAYED)
 def test_epochs_alone_tell(method):
-    delay = RECIPES[method].option_values()["delay"]
-    RunSpec.of(method=method, epochs=int(delay) + 1).resolved()
+    delay = RECIPES[method].option_values()["delay"] or 2.0
+    RunSpec.of(method=method, delay=delay, epochs=int(delay) + 1).resolved()
     with pytest.raises(UserError, match=rf"noise after --delay {delay:g} epochs, and a run of --epochs {delay:g} ends"):
-        RunSpec.of(method=method, epochs=int(delay)).resolved()
+        RunSpec.of(method=method, delay=delay, epochs=int(delay)).resolved()
 
 
 @pytest.mark.parametrize(

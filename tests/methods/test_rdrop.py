@@ -62,6 +62,14 @@ def test_without_dropout_it_is_the_plain_step(tiny_bert, classes):
     assert sums[STATISTICS.index("divergence")] == 0
 
 
+def test_before_its_delay_it_is_the_plain_step_to_the_bit(tiny_bert):
+    plain, rdrop = (make_encoder(tiny_bert, dropout=0.3) for _ in range(2))
+    batch, early, step = make_batch(), step_context(epoch=1.9), make_step("rdrop", delay=2.0)
+    assert step(rdrop, batch, early).equal(make_step("lamb")(plain, batch, early))
+    assert flat_gradient(rdrop).equal(flat_gradient(plain))
+    assert [step.memory_factor(rdrop, context) for context in (early, step_context(epoch=2.0))] == [1.0, 2.0]
+
+
 def test_statistics_are_sums_over_all_samples(tiny_bert):
     encoder, batch = make_encoder(tiny_bert, dropout=0.3), make_batch()
     sums = dict(zip(STATISTICS, make_step("rdrop")(encoder, batch, step_context()).tolist(), strict=True))

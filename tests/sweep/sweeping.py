@@ -18,11 +18,13 @@ STEPS = 24
 
 
 def cells(model: Path, rows: Path) -> list[Cell]:
-    """Three runs, one of them with two workers, one that diverges, and measurements of them and of nothing."""
+    """Runs of which some branch off others, one has two workers and one diverges, and measurements."""
     small = {"batch_size": 4, "micro_batch": 4}
     runs = [tiny_spec(model, rows, **small), tiny_spec(model, rows, **small, workers=2)]
     runs.append(tiny_spec(model, rows, **small, method="plain", lr=1e30))
-    measured = [Measurement(measures.weight_sum, (run,)) for run in runs]
+    runs += [tiny_spec(model, rows, **small, method="lamb"), tiny_spec(model, rows, **small, method="lamb", workers=2)]
+    runs.append(tiny_spec(model, rows, **small, method="two-draws", delay=1.5))
+    measured = [Measurement(measures.weight_sum, (run,)) for run in runs[:3]]
     timed = Measurement(measures.random_numbers, (), alone=True)
     return [Cell(item) for item in (*runs, *measured, timed)]
 

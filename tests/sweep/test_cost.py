@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 
 import pytest
 
-from scala_lab.config import RunSpec
+from scala_lab.config import RunSpec, plain_epochs
 from scala_lab.data.sources import published_rows
 from scala_lab.data.synthetic.generation import generate
 from scala_lab.methods.cost import forward_passes
@@ -43,6 +45,7 @@ def test_steps_are_the_papers(task, small, large):
         {"method": "scala-effective", "lambda_": 0.0},
         {"method": "two-draws", "delay": 0.5},
         {"method": "rdrop"},
+        {"method": "rdrop", "delay": 0.5},
         {"train_samples": 21, "epochs": 3},
         {"heldout_samples": 8, "tuning_samples": 4},
         {"evaluate": "end"},
@@ -58,6 +61,37 @@ def test_plan_is_what_the_run_then_does(inputs, tmp_path, changes):
         assert work.forward_passes == forward_passes(run_record(result)) * result.record["samples"]["train"]
     evaluated = sum(1 for line in run_record(result)["epochs"]) * result.record["samples"]["dev"]
     assert work.evaluations == evaluated + sum(result.record["samples"].get(name, 0) for name in ("heldout", "tuning"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": "scala-effective", "delay": 1.0},
+        {"method": "scala-effective", "delay": 1.4, "heldout_samples": 8},
+        {"method": "two-draws", "delay": 0.5, "max_steps": 5},
+        {"method": "scala", "delay": 1.0, "lambda_": 0.0},
+        {"method": "rdrop", "delay": 0.4},
+    ],
+    ids=str,
+)
+def test_plan_of_a_branch_and_its_trunk_is_what_they_then_do(inputs, tmp_path, changes, monkeypatch):
+    monkeypatch.setattr(cost, "run_seconds", lambda *_: 1.0)
+    spec = tiny_spec(*inputs, **changes)
+    trunk = replace(spec, recipe=RunSpec.of(method="lamb").recipe)
+    total = estimate([Cell(spec), Cell(trunk)], RunStore(tmp_path / "empty"), processes=1)
+    run = train(trunk, tmp_path / "trunk", keep_states=(plain_epochs(spec.resolved()),))
+    branch = train(spec, tmp_path / "branch", trunk=run.folder)
+    first, steps, rows = branch.record["trunk"]["step"], run.record["steps"], run.record["samples"]
+    per_epoch = math.ceil(rows["train"] / 16)
+    assert total.steps == 2 * steps - first
+    assert total.epochs == pytest.approx(2 * steps / per_epoch)
+    assert total.shared_epochs == pytest.approx(first / per_epoch)
+    evaluated = sum(1 for line in run_record(branch)["epochs"] if line["epoch"] > first / per_epoch)
+    assert plan(spec, branch=True).evaluations == evaluated * rows["dev"] + rows["heldout"]
+    if "max_steps" not in changes:  # the record counts whole batches then
+        passes = sum(forward_passes(run_record(one)) for one in (run, branch)) * rows["train"]
+        shared = json.loads((run.folder / f"trunk/{first:08d}/position.json").read_text())["samples"]
+        assert total.forward_passes == pytest.approx(passes - 3 * shared)
 
 
 def test_published_rows_are_those_of_the_generator():

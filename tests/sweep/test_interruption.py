@@ -25,8 +25,11 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def clean(inputs, tmp_path_factory):
+    """Every run from scratch: a sweep of one run has no trunk."""
     store = RunStore(tmp_path_factory.mktemp("clean"))
-    run_sweep(cells(*inputs), store, Here())
+    for cell in cells(*inputs):
+        run_sweep([cell], store, Here())
+    assert {record.get("trunk") for record in results(store).values()} == {None}
     return store
 
 
@@ -94,6 +97,7 @@ def test_two_sweeps_that_are_killed_and_two_that_go_on_end_like_a_clean_one(inpu
             last.succeed()
     assert first_seen.items() <= finished(store).items(), "something finished was done again"
     assert_same(store, clean)
+    assert not list(store.root.glob("runs/*/trunk"))
     assert [file.name.partition("-")[0] for file in (store.root / "locks").iterdir()] == ["busy"]
 
 

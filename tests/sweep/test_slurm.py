@@ -35,7 +35,9 @@ def test_cluster_leaves_what_this_machine_leaves(slurm, inputs, tmp_path, monkey
     alone = tiny_spec(*inputs)
     pair = tiny_spec(*inputs, workers=2)
     diverging = tiny_spec(*inputs, method="plain", lr=1e30)
+    trunks = [tiny_spec(*inputs, method="lamb", workers=workers) for workers in (1, 2)]
     cells = [
+        *map(Cell, trunks),
         Cell(alone),
         Cell(diverging),
         Cell(pair),
@@ -63,14 +65,16 @@ def test_cluster_leaves_what_this_machine_leaves(slurm, inputs, tmp_path, monkey
     local = run_sweep(cells, here, Here())
 
     jobs = {line.split()[0] for line in queue if line.endswith("scala-lab")}
-    assert len(jobs) == 5, queue  # all but the measurement of the diverged run, which is known to fail beforehand
+    assert len(jobs) == 7, queue  # all but the measurement of the diverged run, which is known to fail beforehand
     assert {job for job in jobs if "_" in job}, "runs that ask for the same stand in one array"
     for name in ("status", "metrics", "best", "counts", "steps_done", "learning_rate"):
         assert {key: run[name] for key, run in remote.runs.items() if name in run} == {
             key: run[name] for key, run in local.runs.items() if name in run
         }
     statuses = sorted(run["status"] for run in remote.runs.values())
-    assert statuses == ["diverged", "finished", "finished"]
+    assert statuses == ["diverged", *["finished"] * 4]
+    for branch, trunk in zip((alone, pair), trunks, strict=True):
+        assert remote.runs[branch.run_id]["trunk"] == {"id": trunk.run_id, "step": 3}
     for name in ("status", "result", "error"):
         assert {key: record[name] for key, record in remote.measurements.items()} == {
             key: record[name] for key, record in local.measurements.items()

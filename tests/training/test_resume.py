@@ -1,4 +1,4 @@
-"""A run killed at any moment and resumed ends at the same bits as one that was left alone."""
+"""A run killed at any moment and resumed, or branched off another, ends at the same bits as one that was left alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def inputs(tmp_path_factory):
     return save_tiny_model(folder / "model", dropout=0.1), write_rows(folder / "rows.csv", 128)
 
 
-def command(inputs, out, workers, *more):
+def command(inputs, out, workers, *more, **changes):
     model, rows = inputs
     settings = {
         "task": rows,
@@ -42,8 +42,10 @@ def command(inputs, out, workers, *more):
         "save-every": 0,
         "lr": 0.01,
         "out": out,
+        **{name.replace("_", "-"): value for name, value in changes.items()},
     }
-    flags = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+    given = {name: value for name, value in settings.items() if value is not None}
+    flags = [word for name, value in given.items() for word in (f"--{name}", str(value))]
     return [sys.executable, "-m", "scala_lab", "train", *flags, "--text-columns", "text", *more]
 
 
@@ -52,7 +54,7 @@ def steps_logged(out: Path) -> list[int]:
     return [json.loads(line)["step"] for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def kill_after(inputs, out, workers, steps, *more):
+def kill_after(inputs, out, workers, steps, *more, **changes):
     """Start a run, kill -9 its first process once it has logged that many steps, and wait until no worker is left."""
     log = out / "metrics.jsonl"
 
@@ -60,7 +62,7 @@ def kill_after(inputs, out, workers, steps, *more):
         assert not run.ended, run.describe("ended before it could be killed")
         return log.exists() and len(log.read_bytes().splitlines()) >= steps
 
-    with started(command(inputs, out, workers, *more)) as run:
+    with started(command(inputs, out, workers, *more, **changes)) as run:
         wait_until(far_enough, f"the run does not get to step {steps}", run, every=0.002)
         run.kill()
 
@@ -78,7 +80,31 @@ def test_killed_and_resumed_run_ends_at_the_same_bits(inputs, tmp_path, workers)
     with (broken / "metrics.jsonl").open("a") as stream:
         stream.write('{"step": 7')
     assert main(command(inputs, broken, workers, "--resume")[3:]) == 0
+    assert_same(whole, broken)
 
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_branch_is_the_run_from_scratch_though_it_and_its_trunk_were_killed(inputs, tmp_path, workers):
+    whole, trunk, branch = tmp_path / "whole", tmp_path / "trunk", tmp_path / "branch"
+    assert main(command(inputs, whole, workers)[3:]) == 0
+    lamb = {"method": "lamb", "delay": None, "keep_states": 0.5}
+    start = 8  # t_s is half an epoch
+    if workers == 1:  # before the state is kept, and after
+        kill_after(inputs, trunk, workers, random.randrange(1, start), **lamb)
+    kill_after(inputs, trunk, workers, start + random.randrange(1, 8), *["--resume"][: trunk.exists()], **lamb)
+    assert main(command(inputs, trunk, workers, "--resume", **lamb)[3:]) == 0
+    # without a state of its own it starts from the trunk again, with one it goes on
+    kill_after(inputs, branch, workers, start + 2, trunk=trunk, save_every=3600)
+    if workers == 1:
+        kill_after(inputs, branch, workers, start + random.randrange(1, 8), "--resume", trunk=trunk)
+    assert main(command(inputs, branch, workers, "--resume", trunk=trunk)[3:]) == 0
+    assert_same(whole, branch)
+    record = json.loads((trunk / "run.json").read_text())
+    assert json.loads((branch / "run.json").read_text())["trunk"] == {"id": record["id"], "step": start}
+
+
+def assert_same(whole: Path, broken: Path) -> None:
+    """Weights, log, metrics and counts are equal."""
     for out in (whole, broken):
         assert steps_logged(out) == list(range(1, STEPS + 1))
         assert json.loads((out / "run.json").read_text())["status"] == "finished"
