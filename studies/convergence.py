@@ -8,7 +8,6 @@ grows with T, and an upper clip U far above the weights' norms.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -182,8 +181,8 @@ def c22(frame: DataFrame, scale: float = 1.0) -> ClaimRecord:
         return record(C22, ())
     clip = frame["clip"].max()
     widest = frame[(frame["clip"] == clip) & (frame["batch"] == "growing")]
-    over = _over_bound(widest[widest["steps"] == widest["steps"].max()])
-    mended = replace(over, value=over.value / clip)
+    last = widest[widest["steps"] == widest["steps"].max()]
+    over, mended = _over_bound(last), _over_bound(last.assign(bound=clip * last["bound"]))
     return record(
         C22,
         [

@@ -104,16 +104,17 @@ def c21(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimReco
     other, other_draws = SCALA_OTHER.method, OTHER_DRAWS.method
     minus = partial(paired_difference, frame, level=level)
     share = partial(paired_ratio, frame, value="divergence", level=level)
-    beside = {"scale": scale, "contextual": True}
     parts = [
         effect("two draws without noise minus LAMB", minus(draws, lamb), None, GAIN / 2, scale=scale),
         equivalent("ScaLA minus two draws without noise", minus(scala, draws), EQUAL, scale=scale),
         equivalent("noise with one draw minus LAMB", minus(noise, lamb), EQUAL, scale=scale),
         equivalent("divergence of two draws over ScaLA's", share(draws, scala), SAME_RATIO, scale=scale),
         at_most("divergence of noise with one draw over ScaLA's", share(noise, scala), SMALL_SHARE),
-        effect("ScaLA minus LAMB", minus(scala, lamb), GAIN, **beside),
-        effect("two draws minus LAMB, other t_s", minus(other_draws, lamb), None, GAIN / 2, **beside),
-        equivalent("ScaLA minus two draws, other t_s", minus(other, other_draws), EQUAL, **beside),
+        effect("ScaLA minus LAMB", minus(scala, lamb), GAIN, scale=scale, contextual=True),
+        effect(
+            "two draws minus LAMB, other t_s", minus(other_draws, lamb), None, GAIN / 2, scale=scale, contextual=True
+        ),
+        equivalent("ScaLA minus two draws, other t_s", minus(other, other_draws), EQUAL, scale=scale, contextual=True),
     ]
     return record(C21, parts, accuracy_gates(frame, arms))
 

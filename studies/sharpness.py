@@ -332,20 +332,19 @@ def c6(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecor
     """Judge ScaLA against both batch sizes by the rows of `sharpness_rows`."""
     small, large, scala = (variant.method for variant in SIDE_BY_SIDE)
 
-    def part(left: str, right: str, about: str, paper: float, value: str = "eigenvalue", **more: Any) -> Part:
+    def flatter(left: str, right: str, about: str, value: str = "eigenvalue", contextual: bool = True) -> Part:
         estimate = paired_ratio(frame, left, right, value=value, level=level)
-        return effect(about, estimate, paper, scale=scale, **more)
+        return effect(about, estimate, 6.9, scale=scale, contextual=contextual)
 
     not_sharper = partial(no_worse, margin=SAME_RATIO, paper=6.9 / 2.6, scale=scale)
     over_small = partial(paired_ratio, frame, small, scala, level=level)
-    beside = {"contextual": True}
     parts = [
-        part(large, scala, "large batch over ScaLA", 6.9),
+        flatter(large, scala, "large batch over ScaLA", contextual=False),
         not_sharper("small batch over ScaLA", over_small(value="eigenvalue")),
-        part(large, scala, "large batch over ScaLA, equal loss", 6.9, "matched", **beside),
-        not_sharper("small batch over ScaLA, equal loss", over_small(value="matched"), **beside),
-        part(large, SCALA_OTHER.method, "large batch over ScaLA, other t_s", 6.9, **beside),
-        part(LAMB.method, scala, "LAMB over ScaLA", 6.9, **beside),
+        flatter(large, scala, "large batch over ScaLA, equal loss", "matched"),
+        not_sharper("small batch over ScaLA, equal loss", over_small(value="matched"), contextual=True),
+        flatter(large, SCALA_OTHER.method, "large batch over ScaLA, other t_s"),
+        flatter(LAMB.method, scala, "LAMB over ScaLA"),
     ]
     return record(C6, parts, accuracy_gates(frame, (small, large, scala)))
 

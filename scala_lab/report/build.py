@@ -106,20 +106,16 @@ def all_claims(chapters: Sequence[Chapter]) -> list[ClaimRecord]:
 
 def _draw(folder: Path, manifest: Manifest, profile: Profile, chapters: Sequence[Chapter], records: Records) -> None:
     claims = all_claims(chapters)
-    figures, tables = _own_figures(claims, profile), _own_tables(chapters, records)
+    figures, tables = [], _own_tables(chapters, records)
+    if any(record.parts for record in claims):
+        caption = "Every part of every claim: the paper's value, the interval measured here, and what would count."
+        figures = [figure_piece("claims-forest", Drawing("", forest_figure(claims), caption), profile)]
     _write_pieces(folder / "figures", [*figures, *(piece for chapter in chapters for piece in chapter.figures)])
     _write_pieces(folder / "tables", [*tables, *(piece for chapter in chapters for piece in chapter.tables)])
     write_json(folder / "claims.json", [record.to_dict() for record in claims])
     write_text(folder / "claims.md", claims_markdown(claims, worth(profile, records)))
     own = {piece.stem: piece for piece in (*figures, *tables)}
     write_text(folder / PAGE, render_page(manifest, profile, chapters, claims, records, own))
-
-
-def _own_figures(claims: Sequence[ClaimRecord], profile: Profile) -> list[Piece]:
-    if not any(record.parts for record in claims):
-        return []
-    caption = "Every part of every claim: the paper's value, the interval measured here, and what would count."
-    return [figure_piece("claims-forest", Drawing("", forest_figure(claims), caption), profile)]
 
 
 def _own_tables(chapters: Sequence[Chapter], records: Records) -> list[Piece]:
@@ -154,46 +150,29 @@ def worth(profile: Profile, records: Records) -> str:
     """Say what the verdicts are worth: on which encoder, rows, steps and seeds they rest."""
     runs = [records.runs[key] for key in sorted(records.runs) if records.runs[key]["status"] == "finished"]
     models = {Path(run["spec"]["encoder"]["model"]).name: run["parameters"] for run in runs}
-    encoders = _listed(f"{name} ({count / 1e6:.3g}M parameters)" for name, count in sorted(models.items()))
-    rows = {run["samples"]["train"] for run in runs}
-    steps = []
+    facts = [f"{profile.name} profile"]
+    facts += [f"{name} ({count / 1e6:.3g}M parameters)" for name, count in sorted(models.items())]
+    rows = sorted({run["samples"]["train"] for run in runs})
+    facts.append(
+        " to ".join(f"{count:,}" for count in {rows[0]: None, rows[-1]: None}) + " training rows" if rows else "no run"
+    )
     for size in (profile.small_batch, profile.large_batch):
         counts = Counter(run["steps"] for run in runs if run["spec"]["batches"]["batch_size"] == size)
-        steps += [f"{count:,} steps at B={size:,}" for count, _ in counts.most_common(1)]
-    facts = [
-        f"{profile.name} profile",
-        *(
-            [encoders, " to ".join(f"{count:,}" for count in sorted({min(rows), max(rows)})) + " training rows"]
-            if runs
-            else []
-        ),
-        *steps,
-        f"{len(profile.seeds)} seeds" if runs else "no finished run",
-    ]
-    return ", ".join(facts) + (f"; {profile.demonstration}" if profile.demonstration else "")
+        facts += [f"{count:,} steps at B={size:,}" for count, _ in counts.most_common(1)]
+    return f"{', '.join(facts)}, {len(profile.seeds)} seeds{'; ' * bool(profile.demonstration)}{profile.demonstration}"
 
 
 def claims_markdown(claims: Sequence[ClaimRecord], worth: str) -> str:
     """Write a table of all claims, and below it the evidence for each: parts, gates, sensitivity and rule."""
-    head = "| claim | verdict | where | statement | paper | why |"
-    lines = [
-        "# Claims",
-        "",
-        f"{_tally(verdict_counts(claims)) or 'None'}. What they are worth: {worth}.",
-        "",
-        head,
-        "|---" * 6 + "|",
-    ]
+    head = ("claim", "verdict", "where", "statement", "paper", "why")
+    tally = f"{_tally(verdict_counts(claims)) or 'None'}. What they are worth: {worth}."
+    lines = ["# Claims", "", tally, "", _markdown_row(head), "|---" * len(head) + "|"]
     for record in claims:
         claim, verdict = record.claim, f"{SIGNS[record.verdict]} {record.verdict}"
         lines.append(_markdown_row((claim.id, verdict, claim.source, claim.statement, claim.paper, record.why)))
     for record in claims:
-        lines += [
-            "",
-            f"## {record.claim.id}: {record.verdict}",
-            "",
-            f"{record.claim.rule} (study `{record.claim.study}`)",
-        ]
+        title, rule = f"## {record.claim.id}: {record.verdict}", f"{record.claim.rule} (study `{record.claim.study}`)"
+        lines += ["", title, "", rule]
         rows = [part_cells(record, part) for part in record.parts]
         if rows:
             lines += ["", _markdown_row(rows[0]), "|---" * len(rows[0]) + "|"]
@@ -219,13 +198,12 @@ def part_cells(record: ClaimRecord, part: Part) -> dict[str, str]:
     def text(value: float | None) -> str:
         return NOTHING if value is None or not math.isfinite(value) else number_text(part, value)
 
+    ends = " to ".join(text(end).split()[0] for end in part.interval or ())
     return {
         "part": f"{part.statement} (context)" if part.contextual else part.statement,
         "verdict": f"{SIGNS[verdict]} {verdict}",
         "measured": text(estimate.value),
-        "interval": f"{' to '.join(text(end).split()[0] for end in part.interval)} ({100 * estimate.level:g}%)"
-        if part.interval
-        else NOTHING,
+        "interval": f"{ends} ({100 * estimate.level:g}%)" if ends else NOTHING,
         "paper": text(part.paper) + inside,
         "smallest effect or range": text(part.smallest) if part.smallest is not None else range_text(part),
         "seeds": str(estimate.n),
@@ -239,8 +217,7 @@ def part_cells(record: ClaimRecord, part: Part) -> dict[str, str]:
 def gate_lines(record: ClaimRecord) -> list[str]:
     """Write each gate: whether it passed, what was found, and what it would take."""
     return [
-        f"{'✓' if gate.passed else '✗'} {gate.name}: {gate.detail}"
-        + (f"; it would take {gate.remedy}" if gate.remedy else "")
+        f"{'✓' if gate.passed else '✗'} {gate.name}: {gate.detail}{'; it would take ' * bool(gate.remedy)}{gate.remedy}"
         for gate in record.gates
     ]
 
@@ -255,10 +232,8 @@ def sensitivity_text(record: ClaimRecord) -> str:
         for value, verdict in found.get(name, {}).items()
         if verdict != record.verdict
     ]
-    left_out = "each seed or task left out, margins halved and doubled"
-    return f"Sensitivity ({left_out}): {found['same']} of {found['of']} verdicts are the same" + (
-        f"; {'; '.join(others)}." if others else "."
-    )
+    same = f"{found['same']} of {found['of']} verdicts are the same"
+    return f"Sensitivity (each seed or task left out, margins halved and doubled): {'; '.join([same, *others])}."
 
 
 def _markdown_row(cells: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from scala_lab.curvature.spectrum import DensityResult, gaussian_mixture
 from scala_lab.errors import UserError
-from scala_lab.report.figures.curvature import density_plot, layer_bars, sharpness_bars
+from scala_lab.report.figures.curvature import density_plot, layer_bars, sharpness_bars, sharpness_over_loss
 from scala_lab.report.figures.style import save_figure
 
 
@@ -116,3 +116,15 @@ def test_text_in_svg_is_text_and_equal_figures_are_equal_files(tmp_path):
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
     assert re.search(r"<text[^>]*>top eigenvalue \(nats", (tmp_path / "one.svg").read_text())
+
+
+def test_sharpness_over_loss_joins_the_states_of_one_run_and_fills_the_end():
+    columns = ["label", "seed", "state", "loss", "value"]
+    rows = [("a", 0, "end", 0.1, 5.0), ("a", 0, "equal loss", 0.3, 9.0), ("b", 0, "end", 0.3, 7.0)]
+    axes = sharpness_over_loss(pd.DataFrame(rows, columns=columns)).axes[0]
+    assert axes.get_xscale() == axes.get_yscale() == "log"
+    marks = {line.get_label(): line for line in axes.lines if not line.get_label().startswith("_")}
+    assert set(marks) == {"a", "a, equal loss", "b"}
+    assert marks["a"].get_markerfacecolor() == marks["a"].get_color()
+    assert marks["a, equal loss"].get_markerfacecolor() == "white"
+    assert any(list(line.get_xdata()) == [0.1, 0.3] for line in axes.lines)

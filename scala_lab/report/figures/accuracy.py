@@ -73,7 +73,8 @@ def difference_figure(parts: Sequence[Part], *, title: str) -> Figure:
     Rows are parts as `effect`, `equivalent` and the like make them (scala_lab/study/verdicts.py), points and factors in
     panels of their own. Zero is a line, the smallest effect of interest a dotted one, a claimed range or margin a band.
     """
-    look, seed = {"color": COLOURS[0], "marker": "o"}, {"color": "#666666", "marker": "|", "linestyle": "none"}
+    look: dict[str, Any] = {"color": COLOURS[0], "marker": "o"}
+    seed: dict[str, Any] = {"color": "#666666", "marker": "|", "linestyle": "none"}
     with styled():
         figure = draw_rows(parts, [look] * len(parts), [row_label(part) for part in parts], 0.42)
         for row, part in enumerate(parts):

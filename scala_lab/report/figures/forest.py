@@ -43,7 +43,12 @@ def forest_figure(claims: Sequence[ClaimRecord]) -> Figure:
         for row, (claim, part, verdict) in enumerate(rows):
             colour = "#7a7a7a" if verdict == NOT_TESTABLE else "black"
             first.get_yticklabels()[row].set_color(colour)
-            beside = {"transform": last.get_yaxis_transform(), "va": "center", "fontsize": 8, "color": colour}
+            beside: dict[str, Any] = {
+                "transform": last.get_yaxis_transform(),
+                "va": "center",
+                "fontsize": 8,
+                "color": colour,
+            }
             last.text(1.03, row, f"{SIGNS[verdict]} {_found(claim, part, verdict)}", **beside)
             if row and claim is not rows[row - 1][0]:
                 for axes in figure.axes:
