@@ -4,49 +4,47 @@ from __future__ import annotations
 
 import pandas as pd
 
-from scala_lab.report.figures.accuracy import difference_figure
-from scala_lab.study import Cell, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, Findings, Profile, Study, Tabulation, main
+from scala_lab.study.gates import accuracy_gates
 from scala_lab.study.statistics import paired_difference
+from scala_lab.study.tables import difference_drawing, notes, table_by_task
+from scala_lab.study.variants import LAMB, arm_cells
 from scala_lab.study.verdicts import Claim, ClaimRecord, effect, judge, record
 
+SHARES = (0.0, 0.1, 0.3)
 CLAIM = Claim(
     id="W1",
     source="common practice",
     study="my_study",
     statement="At a large batch, warming up over a tenth of the steps beats no warm-up.",
     paper="not in the paper",
-    rule="Supported if the 95% interval of the paired difference lies above 0; 1 point is the least of interest.",
+    rule="The difference, paired by seed, is an effect of at least half a point.",
 )
 
 
 def cells(profile: Profile) -> list[Cell]:
-    """Return what to run: LAMB at the large batch size with three shares of warm-up, over the profile's seeds."""
-    task, batch_size = profile.pair[0], profile.large_batch
-    return [
-        Cell(profile.spec(task, "lamb", batch_size, seed=seed, warmup=share), warmup=share, seed=seed)
-        for share in (0.0, 0.1, 0.3)
-        for seed in profile.seeds
-    ]
+    """Return what to run: LAMB at its tuned rate with three shares of warm-up, over the profile's seeds."""
+    variants = [LAMB.but(f"warm-up {share:g}", warmup=share) for share in SHARES]
+    return arm_cells(profile, variants, profile.large_batch, profile.pair[:1])
 
 
 def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     """Compare the shares: `frame` has one row per cell, with its labels, its `score` and more."""
-    table = frame.groupby("warmup")["score"].agg(["mean", "std", "count"]).reset_index()
-    claim = judge(warm_up_helps, frame)
-    figure = difference_figure(claim.parts, title=f"Warm-up on {profile.pair[0]}")
-    budget = f"LAMB at B={profile.large_batch}, {profile.settings['epochs']} epochs in every row."
+    claim = judge(w1, frame)
+    table = table_by_task(frame, ["method"], profile.pair[:1], against="warm-up 0")
     return Findings(
-        tables=[Tabulation("", table, "Accuracy by share of warm-up, over seeds.", [budget])],
-        figures=[Drawing("", figure, "Accuracy with warm-up minus without; marks are seeds.")],
+        tables=[Tabulation("", table, "Accuracy by share of warm-up.", notes(profile, frame, against="warm-up 0"))],
+        figures=difference_drawing(claim.parts, "Warm-up at a large batch", "Accuracy"),
         claims=[claim],
         found=f"Warming up over a tenth of the steps changes accuracy by {claim.parts[0].estimate}.",
     )
 
 
-def warm_up_helps(frame: pd.DataFrame, scale: float = 1.0) -> ClaimRecord:
-    """Judge the claim; `scale` multiplies what is of interest, to see how far the verdict depends on it."""
-    gain = paired_difference(frame, 0.1, 0.0, column="warmup")
-    return record(CLAIM, [effect("warm-up minus none", gain, paper=None, smallest=1.0, scale=scale)])
+def w1(frame: pd.DataFrame, scale: float = 1.0) -> ClaimRecord:
+    """Judge by runs that pass all gates: trained, at a tuned rate, scored on rows that no choice has seen."""
+    arms = ("warm-up 0.1", "warm-up 0")
+    gain = paired_difference(frame, *arms)
+    return record(CLAIM, [effect("warm-up over none", gain, None, 0.5, scale=scale)], accuracy_gates(frame, arms))
 
 
 STUDY = Study("my_study", "Warm-up", "Does LAMB need a warm-up at a large batch?", cells, analyse)

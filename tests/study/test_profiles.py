@@ -10,6 +10,8 @@ from scala_lab.data.tasks import TASKS
 from scala_lab.errors import UserError
 from scala_lab.methods.recipes import RECIPES
 from scala_lab.study.profiles import EMBEDDED, PAPER, PROFILES, find_profile
+from scala_lab.study.tuning import Choices
+from scala_lab.study.variants import BASELINE, SCALA_OTHER, SCALA_TUNED, arm_cells
 from studies._paper_tables import EPOCHS, GLUE_ROWS, STEPS_1K, STEPS_32
 
 ALL = pytest.mark.parametrize("profile", PROFILES.values(), ids=list(PROFILES))
@@ -19,15 +21,10 @@ def test_the_paper_profile_has_the_printed_settings():
     assert PAPER.models == ("bert-base-uncased", "roberta-large")
     assert PAPER.tasks == ("mnli", "qnli", "qqp", "sst2")
     assert (PAPER.small_batch, PAPER.large_batch) == (32, 1024)
-    assert PAPER.batch_sizes == (1024, 2048, 4096, 8192)
-    assert PAPER.heat_rates == (1e-4, 3e-4, 5e-4, 7e-4, 9e-4, 1e-3, 3e-3)
+    assert PAPER.batch_sizes == (32, 1024, 2048, 4096, 8192)
     assert PAPER.workers == (1, 2, 4, 8, 16, 32)
-    assert PAPER.longer == 2
-    small = (1e-5, 3e-5, 5e-5, 7e-5, 9e-5, 1e-4, 3e-4)
-    large = (5.6e-5, 8e-5, 1e-4, 1.7e-4, 2.4e-4, 2.8e-4, 4e-4, 5.6e-4, 1e-3)
-    for method in ("plain", "lamb", "scala"):
-        assert PAPER.rates(method, 32) == PAPER.side_rates(method, 32) == small
-        assert PAPER.rates(method, 1024) == PAPER.rates(method, 8192) == PAPER.side_rates(method, 1024) == large
+    assert (PAPER.longer, PAPER.longer_batch) == (2, 2048)
+    assert (PAPER.early_delay, PAPER.late_delay) == (3.0, 5.0)
 
 
 def test_a_run_of_the_paper_profile_has_the_printed_hyperparameters():
@@ -49,45 +46,56 @@ def test_six_epochs_are_the_papers_steps_at_b_32_and_not_at_b_1024(rows, small, 
 
 @ALL
 def test_every_profile_names_what_exists(profile):
-    assert set(profile.pair) < set(profile.tasks) <= set(TASKS)
-    assert profile.large_batch in profile.batch_sizes
-    assert set(profile.side_seeds) <= set(profile.seeds)
+    assert set(profile.pair) <= set(profile.tasks) <= set(TASKS)
+    assert {profile.small_batch, profile.large_batch} <= set(profile.batch_sizes)
+    assert profile.tuning_seed not in profile.seeds, "trials are no results"
     assert 1 in profile.ascent_steps
     assert max(profile.delays) < profile.settings["epochs"]
     for method in RECIPES:
-        spec = profile.spec(profile.tasks[0], method, profile.large_batch, profile.rates(method, 32)[0], seed=1)
+        spec = profile.spec(profile.tasks[0], method, profile.large_batch, 1e-3, seed=1)
         assert spec.run_id != profile.spec(profile.tasks[0], method, profile.large_batch, 1.0, seed=1).run_id
 
 
+def scored(score):
+    """Choices from trials whose score, in percent on the tuning rows, is a function of the spec."""
+    return Choices(lambda spec: {"status": "finished", "metrics": {"tuning": {"accuracy": score(spec) / 100}}})
+
+
 @ALL
-def test_every_method_has_equally_many_rates(profile):
-    for batch_size in (profile.small_batch, profile.large_batch):
-        assert len({len(profile.rates(method, batch_size)) for method in RECIPES}) == 1
-    for method in RECIPES:
-        grid, side = (rates(method, profile.large_batch) for rates in (profile.rates, profile.side_rates))
-        assert len(side) == min(profile.side_points, len(grid))
-        assert set(side) <= set(grid)
-        assert grid == tuple(sorted(grid))
-        if profile.side_points == 1:
-            assert side == (grid[len(grid) // 2],)
+def test_the_first_grid_moves_with_the_root_of_the_batch_size(profile):
+    """With the best rate in its middle no grid is extended, so that every method has the same number of trials."""
+    factor = math.sqrt(profile.small_batch / profile.large_batch)
+    for optimizer, start in profile.start_rates.items():
+        for size, centre in ((profile.large_batch, start), (profile.small_batch, factor * start)):
+            choices = scored(lambda spec, centre=centre: 80 - abs(math.log(spec.optim.lr / centre)))
+            tuned = profile.with_choices(choices).tuned_rate(profile.tasks[0], optimizer, size)
+            assert tuned.value == pytest.approx(centre, rel=1e-2)
+            assert (len(tuned.scores), tuned.interior) == (profile.grid_points, True)
 
 
-def test_rates_move_by_the_square_root_where_the_profile_says_so():
-    grid, moved = (EMBEDDED.rates("lamb", size) for size in (EMBEDDED.large_batch, 4 * EMBEDDED.large_batch))
-    assert moved == pytest.approx([2 * rate for rate in grid], rel=1e-2)
-    assert EMBEDDED.rates("scala", 512, optimizer="adamw") == EMBEDDED.rates("plain", 512)
+def test_a_grid_grows_until_its_best_rate_is_inside():
+    best = 8 * EMBEDDED.start_rates["lamb"]
+    profile = EMBEDDED.with_choices(scored(lambda spec: 80 - abs(math.log(spec.optim.lr / best))))
+    tuned = profile.tuned_rate("mini-mnli", "lamb", EMBEDDED.large_batch)
+    assert tuned.value == pytest.approx(best)
+    assert tuned.interior
+
+
+@pytest.mark.parametrize("better", [3.0, 5.0])
+def test_one_of_the_papers_two_t_s_is_chosen_and_none_beyond_them(better):
+    profile = EMBEDDED.with_choices(scored(lambda spec: 80 + (spec.recipe.delay == better)))
+    tuned = profile.tuned_delay("mini-mnli")
+    assert tuned.value == better
+    assert set(tuned.scores) == {3.0, 5.0}
+    for variant, delay in ((SCALA_TUNED, better), (SCALA_OTHER, 8.0 - better)):
+        assert {cell.item.recipe.delay for cell in arm_cells(profile, variant, 256, ["mini-mnli"])} == {delay}
 
 
 def test_the_rule_multiplies_by_the_root_of_the_batch_ratio():
-    ruled = PAPER.rule_rate(9e-5, "plain", 1024)
-    assert ruled == pytest.approx(9e-5 * math.sqrt(32), rel=1e-2)
-    assert PAPER.rule_rate(1e-5, "plain", 1024) == 5.6e-5, "a rate of the grid within 2% stands for it"
-
-
-@pytest.mark.parametrize("method", ["plain", "lamb"])
-def test_the_rule_needs_no_further_runs_on_the_embedded_profile(method):
-    ruled = {EMBEDDED.rule_rate(rate, method, EMBEDDED.large_batch) for rate in EMBEDDED.rates(method, 32)}
-    assert ruled <= set(EMBEDDED.rates(method, EMBEDDED.large_batch))
+    assert PAPER.rule_rate(9e-5, 1024) == pytest.approx(9e-5 * math.sqrt(32), rel=1e-2)
+    (cell, *_) = arm_cells(PAPER, BASELINE, 1024, ["mnli"], by_rule=True)
+    tuned_at_small = PAPER.tuned_rate("mnli", "adamw", 32).value
+    assert cell.item.optim.lr == PAPER.rule_rate(tuned_at_small, 1024)
 
 
 def test_a_micro_batch_is_never_larger_than_the_batch():
