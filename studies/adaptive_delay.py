@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from scala_lab.methods.recipes import find_recipe
 from scala_lab.report.figures.accuracy import cost_figure
 from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.statistics import LEVEL, Estimate, mean_interval
@@ -30,7 +29,6 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare accuracy against cost."""
     finished = frame.dropna(subset=["score"])
     gain = at_equal_cost(finished, profile.level)
-    latest = find_recipe(ADAPTIVE.recipe).option_values()["delay"]
     table = Tabulation(
         "",
         means_by(finished, ["method"], SHOWN).sort_values("passes"),
@@ -38,7 +36,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         [
             *notes(profile, frame),
             "The adaptive rule waits until a half epoch's share of the fall of the training loss is below a tenth, and "
-            f"starts at epoch {latest:g} at the latest.",
+            f"starts at epoch {profile.late_delay:g} at the latest.",
             f"Adaptive minus fixed t_s at equal forward passes: {gain}.",
         ],
     )

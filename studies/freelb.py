@@ -24,7 +24,7 @@ C12 = Claim(
     paper="85.1 against 85.1 (MNLI), 93.3 against 93.5 (SST-2); 2.9x, 2.6x",
     rule="FreeLB minus ScaLA is equal to 0 within {} points, half of what the paper claims for ScaLA over LAMB; "
     "forward passes of FreeLB over ScaLA's lie within {:.3g} to {:.3g}. ScaLA starts its noise at t_s=5, as the "
-    "paper's times of these tasks imply (noise in a tenth of the run); t_s=3 is shown.".format(
+    "paper's times of these tasks imply (noise in a tenth of the run); the earlier t_s is shown.".format(
         EQUAL, *SLOWER_THAN_SCALA
     ),
 )

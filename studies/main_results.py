@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from scala_lab.methods.recipes import find_recipe
 from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.gates import Gate, accuracy_gates
 from scala_lab.study.statistics import FACTOR, LEVEL, Estimate, contrast, paired_difference
@@ -187,9 +186,8 @@ def _methods(profile: Profile, task: str, model: str) -> Iterator[tuple[str, int
     yield SMALL_BATCH.method, profile.small_batch, 0.0, ""
     for row in (SCALA_TUNED, SCALA_OTHER, EFFECTIVE):
         settings, _ = tuned_settings(profile, row, profile.large_batch, task, model)
-        delay = settings.get("delay", find_recipe(row.recipe).option_values()["delay"])
         kind = EFFECTIVE if row is EFFECTIVE else SCALA
-        share = max(0.0, 1 - delay / profile.settings["epochs"])
+        share = max(0.0, 1 - settings["delay"] / profile.settings["epochs"])
         yield row.method, profile.large_batch, share, f"{kind.method} with noise"
 
 

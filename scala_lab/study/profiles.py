@@ -51,7 +51,7 @@ class Profile:
     tuning_seed: int = 100  # of all trials
     looks: bool = False  # whether results are looked at after 4, 6 and 8 seeds, at the levels of `level_for`
     delays: tuple[float, ...] = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0)  # t_s of the study of switch points, in epochs
-    early_delay: float = 3.0  # the two t_s of the paper, in epochs: ScaLA is judged with both
+    early_delay: float = 3.0  # the two t_s of the paper, 3 and 5 of 6 epochs: ScaLA is judged with both
     late_delay: float = 5.0
     ascent_steps: tuple[int, ...]  # T of the study of perturbation steps
     strengths: tuple[float, ...]  # omega of the study of noise strength
@@ -146,11 +146,13 @@ EMBEDDED = Profile(
     pair=("mini-mnli",),
     large_batch=256,
     batch_sizes=(32, 256, 512),
-    start_rates=MappingProxyType({"adamw": 2e-3, "lamb": 2e-2, "ngd": 2e-2}),
+    start_rates=MappingProxyType({"adamw": 4e-3, "lamb": 1e-2, "ngd": 1e-2}),
     start_radii=MappingProxyType({"adv_scale": 0.5, "omega rho": 0.1, "sam_rho": 0.05}),
     grid_points=3,
     seeds=(0, 1, 2),
-    delays=(0.0, 3.0, 5.0),
+    delays=(0.0, 6.0, 10.0),
+    early_delay=6.0,
+    late_delay=10.0,
     ascent_steps=(1, 2),
     strengths=(1e-5, 1e-2, 1.0),
     workers=(1, 2),
@@ -158,7 +160,7 @@ EMBEDDED = Profile(
     settings=MappingProxyType(
         {
             **{"train_samples": 2048, "tuning_samples": 2048, "heldout_samples": 8192, "eval_samples": 1024},
-            **{"evaluate": "end", "epochs": 6, "threads": 1},
+            **{"evaluate": "end", "epochs": 12, "threads": 1},
         }
     ),
 )

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from scala_lab.methods.recipes import find_recipe
 from scala_lab.study.profiles import Profile
 from scala_lab.study.tuning import TUNING_SPLIT
 from scala_lab.sweep.cells import Cell
@@ -35,14 +36,14 @@ class MethodVariant:
         return replace(self, method=method, overrides={**self.overrides, **overrides})
 
 
-TUNED, OTHER = "tuned", "other"
-"""Values of `delay`: the one of the paper's two t_s that is better on tuning rows, and the other one."""
+TUNED, OTHER, EARLY = "tuned", "other", "early"
+"""Values of `delay`: the one of the paper's two t_s that is better on tuning rows, the other one, the earlier one."""
 
 BASELINE = MethodVariant("baseline", "plain")
 SMALL_BATCH = BASELINE.but("small-batch baseline")
 LAMB = MethodVariant("LAMB", "lamb")
-SCALA = MethodVariant("ScaLA", "scala")  # t_s = 5
-SCALA_EARLY = SCALA.but("ScaLA, t_s=3", delay=3.0)
+SCALA = MethodVariant("ScaLA", "scala")
+SCALA_EARLY = SCALA.but("ScaLA, early t_s", delay=EARLY)
 SCALA_TUNED = SCALA.but("ScaLA, tuned t_s", delay=TUNED)
 SCALA_OTHER = SCALA.but("ScaLA, other t_s", delay=OTHER)
 EFFECTIVE = MethodVariant("ScaLA-effective", "scala-effective", {"radius_unit": "embedding"}, radius="omega rho")
@@ -95,9 +96,13 @@ def tuned_settings(
 ) -> tuple[dict[str, Any], bool]:
     """Return a variant's settings with `rate` and its radius as tuned, and whether their best values lie inside."""
     settings = dict(variant.overrides)
-    if settings.get("delay") in (TUNED, OTHER):
-        best, both = profile.tuned_delay(task, model).value, (profile.early_delay, profile.late_delay)
-        settings["delay"] = best if settings["delay"] == TUNED else next(value for value in both if value != best)
+    if find_recipe(variant.recipe).step == "scala":
+        early, late = profile.early_delay, profile.late_delay
+        delay = settings.get("delay", EARLY if variant.recipe == "scala-effective" else late)
+        if delay in (TUNED, OTHER):
+            best = profile.tuned_delay(task, model).value
+            delay = best if delay == TUNED else early + late - best
+        settings["delay"] = early if delay == EARLY else delay
     base = profile.spec(task, variant.recipe, batch_size, model=model, **settings)
     tuned_at = profile.small_batch if by_rule else batch_size
     choice = profile.tuned_rate(task, base.resolved().optim.optimizer or "", tuned_at, model)

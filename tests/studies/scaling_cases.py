@@ -44,7 +44,7 @@ def methods(until=32, saved=1.8, saved_at_most=1.1, workers=WORKERS, spread=0.02
     """The large-batch lines; ScaLA without delay takes `saved` times as long, on 32 workers `saved_at_most`."""
     base = falling(1.8, until, workers)
     late = {count: base[count] * (saved_at_most if count == 32 else saved) for count in base}
-    times = {label: both(base, base) for label in ("baseline", "LAMB", "ScaLA", "ScaLA, t_s=3")}
+    times = {label: both(base, base) for label in ("baseline", "LAMB", "ScaLA", "ScaLA, early t_s")}
     return lines({**times, "ScaLA without delay": both(late, late)}, spread=spread)
 
 

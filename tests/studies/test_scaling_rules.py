@@ -29,7 +29,7 @@ def test_a_delay_that_saves_most_on_many_workers_contradicts():
 
 def test_the_earlier_delay_stands_beside_the_claim():
     contextual = [part.statement for part in c14(methods()).parts if part.contextual]
-    assert contextual == ["ScaLA, t_s=3: gain per doubling of workers"]
+    assert contextual == ["ScaLA, early t_s: gain per doubling of workers"]
 
 
 @pytest.mark.parametrize(
