@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scala_lab.errors import UserError
-from scala_lab.report.figures.style import FILLS, bar_style, label_rows, line_style, new_figure, require_columns, styled
+from scala_lab.report.figures.style import (
+    FILLS,
+    MARKERS,
+    bar_style,
+    label_rows,
+    line_style,
+    new_figure,
+    require_columns,
+    round_numbers,
+    styled,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,6 +74,7 @@ def sharpness_over_loss(frame: pd.DataFrame, unit: str = "nats") -> Figure:
         for index, label in enumerate(dict.fromkeys(frame["label"])):
             rows = frame[(frame["label"] == label) & (frame["loss"] > 0) & (frame["value"] > 0)]
             style = line_style(index, linestyle="none", markersize=7)
+            style |= {"marker": "X"} if index >= len(MARKERS) else {}  # the marks of six labels are distinct
             for state, points in rows.groupby("state", sort=False):
                 fill = style["color"] if state == "end" else "white"
                 name = str(label) if state == "end" else f"{label}, {state}"
@@ -72,6 +83,10 @@ def sharpness_over_loss(frame: pd.DataFrame, unit: str = "nats") -> Figure:
                 axes.plot(path["loss"], path["value"], color=style["color"], linewidth=0.7)
         axes.set(xscale="log", yscale="log", xlabel=f"training loss ({unit})")
         axes.set(ylabel=f"top eigenvalue ({unit} per squared unit of weight)", title="Sharpness over training loss")
+        for axis, ends in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+            ticks = round_numbers(*ends, (1, 2, 5))
+            axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+            axis.set_ticks([], minor=True)
         axes.grid(axis="y")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
