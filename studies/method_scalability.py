@@ -101,7 +101,8 @@ C14 = Claim(
     statement="All large-batch methods scale to 32 workers, and the delayed start of the noise saves most on 1 to 16.",
     paper="the four large-batch lines fall up to 32 workers, where they meet",
     rule=f"Per doubling of workers each large-batch line falls by a factor above {GAIN}; without delay over with delay "
-    "(the later t_s) is larger on up to 16 workers than on 32, the smallest factor of interest 1.1. ScaLA with the earlier t_s stands "
+    "(the later t_s) is larger on up to 16 workers than on 32, the smallest factor of interest 1.1. ScaLA with the "
+    "earlier t_s stands "
     f"beside. The unit is the timed step; takes steps timed with {PAPER_WORKERS} workers.",
 )
 
