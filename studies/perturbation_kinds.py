@@ -48,8 +48,8 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
             *notes(profile, frame, against=LAMB.method),
             "The baseline is AdamW, all other rows LAMB. Beyond the paper: 'two draws, no noise': the divergence of "
             "two dropout draws alone; 'noise, one draw': the paper's noise with shared masks; ScaLA-effective: noise "
-            "large enough to act, from the earlier t_s on; R-Drop as published: two draws from the first step on, which "
-            "both learn the task.",
+            "large enough to act, from the earlier t_s on; R-Drop as published: two draws from the first step on, both "
+            "of which learn the task.",
         ],
     )
     target, direction, random = (part.estimate for part in claim.parts[:3])

@@ -106,7 +106,7 @@ def sweep_studies(studies: Mapping[str, Study], options: SweepOptions, command: 
 
     def declare() -> tuple[dict[str, list[Cell]], Choices]:
         """Ask the studies for their cells, with settings as far as they are tuned, and the trials that tune them."""
-        choices = Choices(store.record)
+        choices = Choices(store.record, ahead=options.dry_run)
         named = {study.name: study.cells(profile.with_choices(choices)) for study in studies.values()}
         return {"tuning": [Cell(spec) for spec in choices.trials.values()], **named}, choices
 

@@ -100,13 +100,14 @@ class Profile:
         """Return a method's own radius (a key of `start_radii`), tuned at its optimizer's tuned rate."""
         spec = self.spec(task, method, batch_size, seed=self.tuning_seed, model=model, **overrides)
         rate = self.tuned_rate(task, spec.resolved().optim.optimizer or "", batch_size, model)
-        return self.choices.choose(spec.override(lr=rate.value), setting, self._grid(self.start_radii[setting]))
+        grid = self._grid(self.start_radii[setting])
+        return self.choices.choose(spec.override(lr=rate.value), setting, grid, after=rate)
 
     def tuned_delay(self, task: str, model: str | None = None) -> Choice:
         """Return which of the paper's two t_s is better on the tuning rows, at the large batch size."""
-        rate = self.tuned_rate(task, "lamb", self.large_batch, model).value
-        spec = self.spec(task, "scala", self.large_batch, rate, seed=self.tuning_seed, model=model)
-        return self.choices.choose(spec, "delay", (self.early_delay, self.late_delay), extend=False)
+        rate = self.tuned_rate(task, "lamb", self.large_batch, model)
+        spec = self.spec(task, "scala", self.large_batch, rate.value, seed=self.tuning_seed, model=model)
+        return self.choices.choose(spec, "delay", (self.early_delay, self.late_delay), after=rate, extend=False)
 
     def _grid(self, centre: float) -> list[float]:
         """Return the first grid of trials, each twice the one before."""

@@ -33,26 +33,41 @@ class Choice:
 
 
 class Choices:
-    """The choices that the records of trials allow; `find` returns the record of a run, or None if there is none."""
+    """The choices that the records of trials allow; `find` returns the record of a run, or None if there is none.
 
-    def __init__(self, find: Callable[[RunSpec], Mapping[str, Any] | None] = lambda spec: None) -> None:
-        self.find = find
+    Trials that depend on another choice wait until that is made, unless `ahead` asks for them at its provisional value,
+    to count them.
+    """
+
+    def __init__(
+        self, find: Callable[[RunSpec], Mapping[str, Any] | None] = lambda spec: None, *, ahead: bool = False
+    ) -> None:
+        self.find, self.ahead = find, ahead
         self.made: dict[tuple[RunSpec, str], Choice] = {}  # by the spec without the setting, and the setting's name
         self.trials: dict[str, RunSpec] = {}  # all that were asked for, by run id
         self.pending: dict[str, RunSpec] = {}  # those of them that have no record yet
 
     def choose(
-        self, spec: RunSpec, setting: str, grid: Sequence[float], *, ratio: float = 2.0, extend: bool = True
+        self,
+        spec: RunSpec,
+        setting: str,
+        grid: Sequence[float],
+        *,
+        after: Choice | None = None,
+        ratio: float = 2.0,
+        extend: bool = True,
     ) -> Choice:
         """Return the value with the best score on the tuning rows, extending a geometric grid beyond its best end.
 
         A setting of several words, such as `omega rho`, is that many settings with one value. The grid has at most
-        `MAX_TRIALS` points; one that is not to be extended stays as it is. While trials are pending, the middle of the
-        grid is returned.
+        `MAX_TRIALS` points; one that is not to be extended stays as it is. While trials are pending, its own or those
+        of the choice that it comes after, the middle of the grid is returned.
         """
         if (spec, setting) in self.made:
             return self.made[spec, setting]
         values = sorted(grid)
+        if after is not None and not after.scores and not self.ahead:
+            return Choice(values[len(values) // 2], {})
         while True:
             scores = {value: self._score(spec.override(**dict.fromkeys(setting.split(), value))) for value in values}
             if any(score is None for score in scores.values()):
