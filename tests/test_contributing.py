@@ -97,7 +97,7 @@ def test_a_study(copy):
     assert follow("Add a study", copy) < MAX_LINES
     (copy / "weight_decay.py").rename(copy / "studies" / "weight_decay.py")
     assert "weight_decay" in scala_lab(copy, "study", "--list")
-    assert "0 of 6 are done" in scala_lab(copy, "study", "weight_decay", "--dry-run")  # two settings, three seeds
+    assert "0 of 9 are done" in scala_lab(copy, "study", "weight_decay", "--dry-run")  # 2 settings x 3 seeds, 3 trials
 
 
 @pytest.mark.parametrize("guide", ["CONTRIBUTING.md", "README.md", "docs/add-a-study.md", "docs/scaling.md"])
