@@ -161,9 +161,9 @@ def test_scala_with_delay_is_made_of_both_kinds_of_steps():
     found = frame(cells, made_up(cells, lambda label, _, workers: paces[label] / workers))
     rows = method_scalability.run_rows(EMBEDDED, step_rows(found))
     medians = rows[rows["link"] == WITHIN].groupby(["label", "workers"])["seconds"].median()
-    # t_s = 5 of 6 epochs: five sixths of LAMB's steps and one sixth of those with noise, 100 steps in each epoch
-    assert medians["ScaLA", 1] == pytest.approx(600 * (5 * 1.2 + 3.0) / 6, rel=0.02)
-    assert medians["ScaLA, early t_s", 1] == pytest.approx(600 * (1.2 + 3.0) / 2, rel=0.02)
+    # t_s = 10 of 12 epochs: five sixths of LAMB's steps and one sixth of those with noise, 100 steps in each epoch
+    assert medians["ScaLA", 1] == pytest.approx(1200 * (5 * 1.2 + 3.0) / 6, rel=0.02)
+    assert medians["ScaLA, early t_s", 1] == pytest.approx(1200 * (1.2 + 3.0) / 2, rel=0.02)
     assert medians["ScaLA", 2] == pytest.approx(1.25 * medians["ScaLA", 1] / 2, rel=0.02)
     findings = method_scalability.analyse(EMBEDDED, found)
     table = findings.tables[0].frame

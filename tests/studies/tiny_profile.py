@@ -26,6 +26,9 @@ def tiny_profile(folder: Path) -> Profile:
         small_batch=8,
         large_batch=32,
         batch_sizes=(8, 32, 64),
+        delays=(0.0, 3.0, 5.0),
+        early_delay=3.0,
+        late_delay=5.0,
         seeds=(0, 1),
         curvature=CurvaturePlan(samples=24, sets=2),
         settings={
