@@ -140,7 +140,7 @@ class Profile:
 
 EMBEDDED = Profile(
     name="embedded",
-    summary="the embedded encoder and tasks: no download, no GPU, about a quarter of an hour on two cores",
+    summary="the embedded encoder and tasks: no download, no GPU, 20 to 30 minutes on two cores",
     demonstration="demonstration: a 0.2M-parameter encoder on generated text",
     models=("embedded",),
     tasks=("mini-mnli", "mini-sst2"),
