@@ -234,7 +234,7 @@ def time_table(profile: Profile, times: DataFrame) -> DataFrame:
 def time_factor(frame: DataFrame, slow: tuple[str, int], fast: tuple[str, int], level: float) -> Estimate:
     """Return how many times faster one method on some workers is than another, from timed steps, which are the unit."""
     places = zip(frame["method"], frame["workers"], strict=True)
-    timed = frame.assign(place=list(places))[frame["kind"] == SECONDS]
+    timed = frame.copy().assign(place=list(places))[frame["kind"] == SECONDS]
     factor = contrast(timed, {slow: 1.0, fast: -1.0}, value="seconds", column="place", unit=FACTOR, level=level)
     return replace(factor, note="n counts timed steps" if factor.n else "")
 
