@@ -26,9 +26,8 @@ from scala_lab.config import RunSpec, planned_steps
 from scala_lab.data.tasks import compute_metrics, mean_loss, row_predictions
 from scala_lab.data.tokens import Padding, TokenSplit, collate, cut_by_length
 from scala_lab.errors import UserError
-from scala_lab.methods.base import STATISTICS, MicroBatch, Step, StepContext, build_step
+from scala_lab.methods.base import STATISTICS, MicroBatch, Settling, Step, StepContext, build_step
 from scala_lab.methods.recipes import chosen_pga
-from scala_lab.methods.scala import Settling
 from scala_lab.models.encoder import Encoder
 from scala_lab.models.loading import hidden_size, to_float64
 from scala_lab.optim.build import build_optimizer, default_rate, rate_factor, scaled_rate

@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import load_file
 
 from scala_lab import RunSpec, train
-from scala_lab.methods.scala import Settling
+from scala_lab.methods.base import Settling
 from scala_lab.training.progress import RunBar
 from tests.tiny import WORDS, save_tiny_model
 
