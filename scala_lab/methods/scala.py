@@ -38,7 +38,7 @@ from torch.nn import functional
 from scala_lab.divergence import correct_answers, output_divergence, task_loss
 from scala_lab.methods.base import MicroBatch, PlainStep, Step, StepContext, normal_noise, statistics
 from scala_lab.methods.recipes import chosen_pga
-from scala_lab.models.encoder import Encoder
+from scala_lab.models.encoder import Encoder, eval_mode
 
 CLEAN, INNER, ADVERSARIAL = 0, 1, -1
 """Dropout draws of the passes of a step; the inner pass of ascent step t has draw INNER + t."""
@@ -69,7 +69,7 @@ class ScalaStep(Step):
         """Add the micro-batch's gradient: that of f until t_s, that of f + lambda * r afterwards."""
         if not self._noise_started(context):
             return PlainStep()(encoder, batch, context)
-        with encoder.dropout_off() if self.masks == "off" else nullcontext():
+        with eval_mode(encoder.model) if self.masks == "off" else nullcontext():
             return self._algorithm_1(encoder, batch, context)
 
     def _algorithm_1(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
