@@ -1,6 +1,6 @@
 """Beyond the paper: can t_s be chosen during training as well as by trying every one?
 
-The rule (`delay_rule="settled"`, `Settling` in scala_lab/methods/scala.py) starts the noise when the training loss has
+The rule (`delay_rule="settled"`, `Settling` in scala_lab/methods/base.py) starts the noise when the training loss has
 settled. It is compared with every fixed t_s at equal cost: with the accuracy that fixed delays reach for the same
 forward passes, interpolated linearly between them.
 """

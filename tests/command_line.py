@@ -27,10 +27,7 @@ def flags(**settings: object) -> list[str]:
 def train_flags(model: Path, rows: Path, /, **changes: object) -> list[str]:
     """A run of 9 steps over 3 epochs on `write_rows(rows, 48)`, with some settings changed."""
     settings = {
-        "task": rows,
-        "text_columns": "text",
-        "label_column": "label",
-        "eval_file": rows,
+        **own_rows(rows),
         "model": model,
         "method": "lamb",
         "batch_size": 16,
@@ -46,8 +43,8 @@ def train_flags(model: Path, rows: Path, /, **changes: object) -> list[str]:
 
 
 def own_rows(file: str | Path = "rows.csv", **more: object) -> dict[str, object]:
-    """Settings that say what is in a file of `write_rows`."""
-    return {"task": file, "text_columns": "text", "label_column": "label", "eval_file": file, **more}
+    """Settings that say what is in a file of `write_rows`, for `flags` or `RunSpec.of`."""
+    return {"task": str(file), "text_columns": ("text",), "label_column": "label", "eval_file": file, **more}
 
 
 def data_flags(rows: Path, /, **changes: object) -> list[str]:

@@ -24,6 +24,7 @@ from scala_lab.curvature.loss import is_regression, on_device, without_labels
 from scala_lab.curvature.operator import HessianOperator
 from scala_lab.divergence import correct_answers, task_loss
 from scala_lab.errors import UserError
+from scala_lab.models.encoder import eval_mode
 from scala_lab.optim.build import undecayed_names
 
 if TYPE_CHECKING:
@@ -157,9 +158,8 @@ def _slice(
     if samples == 0 or any("labels" not in batch for batch in batches):
         raise UserError("a slice needs at least one sample, and labels in every batch")
     regression = is_regression(model, [batch["labels"] for batch in batches])
-    rows, training = [], model.training
-    model.eval()
-    try:
+    rows = []
+    with eval_mode(model):
         for point in points:
             moved = _moved(weights, zip(axes.values(), point, strict=True))
             loss, correct = 0.0, 0
@@ -171,8 +171,6 @@ def _slice(
             rows.append((*point, loss / samples, float("nan") if regression else correct / samples))
             if on_point is not None:
                 on_point()
-    finally:
-        model.train(training)
     return pd.DataFrame(rows, columns=[*axes, "loss", "accuracy"])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import fnmatch
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,57 +17,42 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from scala_lab.curvature.autograd import QuickLayers
 from scala_lab.divergence import task_loss
 from scala_lab.errors import UserError
-from scala_lab.models.encoder import find_word_embeddings, replaced_embeddings, without_cache
+from scala_lab.models.encoder import eval_mode, plain_table, replaced_embeddings, without_cache
 from scala_lab.models.fast_layers import Narrowing, narrowed
 
 
+def chosen_parameters(model: nn.Module, patterns: Sequence[str] | None) -> dict[str, nn.Parameter]:
+    """Return the trainable parameters whose name matches one of the shell patterns, by default all."""
+    trainable = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    patterns = ("*",) if patterns is None else patterns
+    chosen = {name for pattern in patterns for name in fnmatch.filter(trainable, pattern)}
+    if not chosen:
+        some = ", ".join(list(trainable)[:3])
+        raise UserError(f"no trainable parameter matches {', '.join(patterns)}: the model has {some}, ...")
+    return {name: value for name, value in trainable.items() if name in chosen}
+
+
 class ParameterSpace:
-    """Flat vectors over a model's trainable parameters, in the order of `named_parameters`.
+    """Flat vectors over some of a model's parameters, in the order of `named_parameters`.
 
     The Hessian is exactly zero on rows of the word-embedding table that no sample uses. Solvers therefore work on
     "touched" vectors, in which the table is replaced by its used rows; `full` and `touched` convert between the two.
     `table_name` is that of the table, if it is looked up by token ids alone, and `used_ids` are sorted.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        patterns: Sequence[str] | None = None,
-        table_name: str | None = None,
-        used_ids: Tensor | None = None,
-    ) -> None:
-        trainable = {name: value for name, value in model.named_parameters() if value.requires_grad}
-        chosen = {
-            name: value
-            for name, value in trainable.items()
-            if patterns is None or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-        }
-        if not chosen:
-            some = ", ".join(list(trainable)[:3])
-            raise UserError(f"no trainable parameter matches {', '.join(patterns or ())}: the model has {some}, ...")
-        self.used_ids = used_ids
-        self._set_parameters(chosen, table_name)
-
-    def part(self, names: Sequence[str]) -> ParameterSpace:
-        """Return the space over some of these parameters, in their order here."""
-        part = copy.copy(self)
-        chosen = {name: value for name, value in self.parameters.items() if name in names}
-        part._set_parameters(chosen, self.table_name)
-        return part
-
-    def _set_parameters(self, parameters: dict[str, nn.Parameter], table_name: str | None) -> None:
-        self.parameters = parameters
+    def __init__(self, parameters: dict[str, nn.Parameter], table_name: str | None, used_ids: Tensor) -> None:
+        self.parameters, self.used_ids = parameters, used_ids
         self.table_name = table_name if table_name in parameters else None
         self.size = sum(value.numel() for value in parameters.values())
         self.shapes = {name: tuple(value.shape) for name, value in parameters.items()}
-        if self.table_name is not None and self.used_ids is not None:
-            self.shapes[self.table_name] = (len(self.used_ids), *self.shapes[self.table_name][1:])
+        if self.table_name is not None:
+            self.shapes[self.table_name] = (len(used_ids), *self.shapes[self.table_name][1:])
         self.touched_size = sum(map(math.prod, self.shapes.values()))
 
-    @property
-    def compact(self) -> bool:
-        """Whether touched vectors are shorter than full ones."""
-        return self.table_name is not None and self.used_ids is not None
+    def part(self, names: Sequence[str]) -> ParameterSpace:
+        """Return the space over some of these parameters, in their order here."""
+        chosen = {name: value for name, value in self.parameters.items() if name in names}
+        return ParameterSpace(chosen, self.table_name, self.used_ids)
 
     def pieces(self, touched: Tensor) -> list[Tensor]:
         """Return a touched vector, or several as rows, as views shaped like the parameters."""
@@ -81,15 +65,15 @@ class ParameterSpace:
 
     def touched(self, full: Tensor) -> Tensor:
         """Return the touched part of a full vector."""
-        if not self.compact:
+        if self.table_name is None:
             return full
         parts = self.named_parts(full)
-        parts[self.table_name or ""] = parts[self.table_name or ""][self.used_ids]
+        parts[self.table_name] = parts[self.table_name][self.used_ids]
         return torch.cat([part.flatten() for part in parts.values()])
 
     def full(self, touched: Tensor) -> Tensor:
         """Return a touched vector, or several as rows, in full length, 0 on rows of the table that are not touched."""
-        if not self.compact:
+        if self.table_name is None:
             return touched
         result = touched.new_zeros(*touched.shape[:-1], self.size)
         for (name, target), source in zip(self.named_parts(result).items(), self.pieces(touched), strict=True):
@@ -128,10 +112,8 @@ class Shortcuts:
 
 def word_table(model: nn.Module) -> str | None:
     """Return the name of the word-embedding table, if it is a plain one."""
-    table = find_word_embeddings(model)
-    if type(table) is not nn.Embedding or table.max_norm is not None:
-        return None
-    return next((name for name, value in model.named_parameters() if value is table.weight), None)
+    weight = getattr(plain_table(model), "weight", None)
+    return next((name for name, value in model.named_parameters() if value is weight), None)
 
 
 class BatchLoss:
@@ -147,7 +129,7 @@ class BatchLoss:
         self.shortcuts, self.pad_token = shortcuts, pad_token
         self._rows, self._padding_index = None, None
         self.leaves: list[Tensor] = list(space.parameters.values())
-        if space.used_ids is not None and space.table_name is not None:
+        if space.table_name is not None:
             index = list(space.parameters).index(space.table_name)
             self.leaves[index] = self._rows = self.leaves[index].detach()[space.used_ids].requires_grad_()
             padding = model.get_input_embeddings().padding_idx  # type: ignore[operator]
@@ -159,7 +141,6 @@ class BatchLoss:
         with ExitStack() as stack:
             stack.enter_context(narrowed(self.model, self.shortcuts.narrowing))
             if self._rows is not None and "input_ids" in inputs:
-                assert self.space.used_ids is not None
                 rows = torch.searchsorted(self.space.used_ids, inputs["input_ids"])
                 embeddings = functional.embedding(rows, self._rows, padding_idx=self._padding_index)
                 table: Any = self.model.get_input_embeddings()  # type: ignore[operator]
@@ -180,13 +161,8 @@ def is_regression(model: nn.Module, labels: Sequence[Tensor]) -> bool:
 
 def stock_logits(model: nn.Module, inputs: Mapping[str, Tensor], pad_token: int | None = None) -> Tensor:
     """Return the logits of the model's own forward pass, in eval mode, by the attention with a second derivative."""
-    training = model.training
-    model.eval()
-    try:
-        with sdpa_kernel(SDPBackend.MATH), _padded_with(model, pad_token):
-            return model(**inputs, **without_cache(model)).logits
-    finally:
-        model.train(training)
+    with eval_mode(model), sdpa_kernel(SDPBackend.MATH), _padded_with(model, pad_token):
+        return model(**inputs, **without_cache(model)).logits
 
 
 def stock_product(

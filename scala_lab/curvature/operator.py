@@ -28,6 +28,7 @@ from scala_lab.curvature.loss import (
     BatchLoss,
     ParameterSpace,
     Shortcuts,
+    chosen_parameters,
     is_regression,
     missing_pad_token,
     on_device,
@@ -122,7 +123,8 @@ class HessianOperator:
         if shortcuts is None:
             shortcuts = proved_shortcuts(model, probe(whole), pad_token) if whole else Shortcuts(used_rows=True)
         table = word_table(model) if self._sum(float(not shortcuts.used_rows)) == 0 else None  # alike on all workers
-        self.space = ParameterSpace(model, parameters, table, self._used_ids() if table is not None else None)
+        used_ids = torch.empty(0) if table is None else self._used_ids()
+        self.space = ParameterSpace(chosen_parameters(model, parameters), table, used_ids)
         regression = is_regression(model, [shard.labels for shard in self._shards])
         self._loss = BatchLoss(model, self.space, regression, shortcuts, pad_token)
         if shortcuts.cut_padding:

@@ -36,7 +36,6 @@ def pyhessian_top(
     max_iterations: int = 100,
     seed: int = 0,
     *,
-    change: float | None = None,
     op: HessianOperator | None = None,
     on_product: Callable[[], None] | None = None,
 ) -> EigenResult:
@@ -45,10 +44,9 @@ def pyhessian_top(
     The model, its gradients and its mode are restored afterwards, as is the global random state. `hvps` counts
     PyHessian's products, not ours. One batch lets PyHessian reuse its graph.
 
-    PyHessian stops where the relative change of an eigenvalue falls below `change`, by default `tol`, or after
-    `max_iterations` for each. The error of an eigenvalue is of second order: a residual of tol takes a change of about
-    tol squared. `op`, on the same model and batches, computes the residuals; an exception in `on_product` ends the
-    search.
+    PyHessian stops where the relative change of an eigenvalue falls below `tol`, or after `max_iterations` for each.
+    The error of an eigenvalue is of second order: a residual of tol takes a change of about tol squared. `op`, on the
+    same model and batches, computes the residuals; an exception in `on_product` ends the search.
     """
     batches = list(batches)
     op = op or HessianOperator(model, batches, budget=0)
@@ -57,7 +55,7 @@ def pyhessian_top(
     with _restored(model), torch.random.fork_rng():
         torch.manual_seed(seed)
         indexed = _IndexedModel(model, batches)
-        values, vectors, hvps, unused = _run(indexed, k, change or tol, max_iterations, on_product)
+        values, vectors, hvps, unused = _run(indexed, k, tol, max_iterations, on_product)
     touched = torch.stack([op.space.touched(vector) for vector in vectors])
     residuals = [
         norm(op.multiply(vector) - value * vector) / max(abs(value), torch.finfo(torch.float32).tiny)
@@ -89,7 +87,7 @@ class _IndexedModel(nn.Module):
 
 
 def _run(
-    model: _IndexedModel, k: int, change: float, max_iterations: int, on_product: Callable[[], None] | None
+    model: _IndexedModel, k: int, tol: float, max_iterations: int, on_product: Callable[[], None] | None
 ) -> tuple[list[float], list[Tensor], int, int]:
     """Return eigenvalues, full unit vectors, products, and how many parameters had to be hidden."""
     from pyhessian import hessian, hessian_vector_product
@@ -119,7 +117,7 @@ def _run(
         unused = _hide_unused(model, trainable)
         solver = Counting(model, model.mean_loss, cuda=model.device.type == "cuda", **source)
         solver.full_dataset = True
-        values, vectors = solver.eigenvalues(maxIter=max_iterations, tol=change, top_n=k)
+        values, vectors = solver.eigenvalues(maxIter=max_iterations, tol=tol, top_n=k)
     full_vectors = []
     for vector in vectors:
         parts = {id(parameter): part.detach() for parameter, part in zip(solver.params, vector, strict=True)}

@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from scala_lab.config import DataSpec
 from scala_lab.data.tasks import EVAL_STREAM, TASKS, TRAIN_STREAM, TaskData, find_task
 from scala_lab.errors import UserError
-
-if TYPE_CHECKING:
-    from scala_lab.config import DataSpec
 
 GLUE_ROWS: Mapping[str, tuple[int, int]] = {
     "mnli": (392_702, 9_815 + 9_832),

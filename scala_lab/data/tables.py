@@ -18,15 +18,13 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from scala_lab.config import DataSpec
 from scala_lab.data.tasks import SPLIT_STREAM, Rows, Task, TaskData
 from scala_lab.errors import UserError
-
-if TYPE_CHECKING:
-    from scala_lab.config import DataSpec
 
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _INTEGER = re.compile(r"[+-]?[\d_]+")  # of the spellings of floats

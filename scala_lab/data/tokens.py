@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from safetensors.numpy import load, save
 
 from scala_lab.batches import cut, cut_equal_lengths
 from scala_lab.data.tasks import Rows, TaskData
+from scala_lab.files import write_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +44,6 @@ class TokenSplit:
 
     def take(self, indices: np.ndarray) -> TokenSplit:
         """Return a split of the rows at these indices, in this order."""
-        indices = np.asarray(indices, dtype=np.int64)
         lengths = self.lengths[indices]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         # A token has the same distance from the start of its row in both splits.
@@ -59,7 +60,9 @@ def tokenise(rows: Rows, tokenizer: Any, max_length: int) -> TokenSplit:
     arrays = _read_arrays(path)
     if arrays is None:
         arrays = _tokenise(rows, tokenizer, limit)
-        _write_arrays(path, arrays)
+        content = save(arrays)
+        with suppress(OSError):  # where it cannot be written, the run goes on without a cache
+            write_bytes(path, content + _checksum(content))
     return TokenSplit(arrays["ids"], arrays["offsets"], arrays.get("type_ids"), arrays["labels"])
 
 
@@ -87,33 +90,29 @@ class Padding:
     side: Literal["right", "left", "none"] = "right"  # with none, only rows of equal length share a batch
 
 
-def collate(split: TokenSplit, indices: np.ndarray, padding: Padding) -> dict[str, torch.Tensor]:
+def collate(
+    split: TokenSplit, indices: np.ndarray, padding: Padding, device: torch.device | str = "cpu"
+) -> dict[str, torch.Tensor]:
     """Collate rows into a batch for a transformers model, padded to the longest of them.
 
     Inputs are int64, (rows, longest), without `token_type_ids` where the split has none; labels as in the split.
     """
     import torch
 
-    indices = np.asarray(indices, dtype=np.int64)
     starts = split.offsets[indices]
     lengths = split.offsets[indices + 1] - starts
     longest = lengths.max(initial=0)
     columns = np.arange(longest) - (longest - lengths[:, None] if padding.side == "left" else 0)
     mask = (columns >= 0) & (columns < lengths[:, None])
-    if padding.side == "none" and not mask.all():
-        raise ValueError("rows of different lengths cannot share a batch of a model that must not be padded")
     source = (starts[:, None] + columns)[mask]
 
-    def pad(flat: np.ndarray, token: int) -> np.ndarray:
-        padded = np.full(mask.shape, token, dtype=np.int64)
-        padded[mask] = flat[source]
-        return padded
-
-    batch = {"input_ids": pad(split.ids, padding.token), "attention_mask": mask.astype(np.int64)}
+    batch = {"input_ids": np.full(mask.shape, padding.token, np.int64), "attention_mask": mask.astype(np.int64)}
+    batch["input_ids"][mask] = split.ids[source]
     if split.type_ids is not None:
-        batch["token_type_ids"] = pad(split.type_ids, 0)
+        batch["token_type_ids"] = np.zeros(mask.shape, np.int64)
+        batch["token_type_ids"][mask] = split.type_ids[source]
     batch["labels"] = split.labels[indices]
-    return {name: torch.from_numpy(array) for name, array in batch.items()}
+    return {name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in batch.items()}
 
 
 def cut_by_length(split: TokenSplit, rows: np.ndarray, max_rows: int, padding: Padding) -> list[np.ndarray]:
@@ -168,35 +167,12 @@ def cache_folder() -> Path:
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray] | None:
     """Read the arrays of a cache file; None if there is none or its checksum is wrong."""
-    from safetensors.numpy import load
-
     try:
         content = path.read_bytes()
     except OSError:
         return None
     arrays, checksum = content[:-4], content[-4:]
     return load(arrays) if _checksum(arrays) == checksum else None
-
-
-def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Write a cache file; where that fails, the run goes on without it.
-
-    Renamed from a temporary name, so that workers that share the folder never see half a file. Not flushed to disk: a
-    file that a power cut damaged fails its checksum and is made again.
-    """
-    from safetensors.numpy import save
-
-    content = save(arrays)
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content + _checksum(content))
-        os.replace(temporary, path)
-    except OSError:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
 
 
 def _checksum(content: bytes) -> bytes:

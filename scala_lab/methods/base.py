@@ -1,11 +1,11 @@
-"""What all step functions share: micro-batch, step context, statistics, random numbers; and the plain step."""
+"""What all step functions share: micro-batch, context, statistics, random numbers, delay rule; and the plain step."""
 
 from __future__ import annotations
 
 import importlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,6 +19,9 @@ from scala_lab.models.encoder import Encoder
 STATISTICS = ("loss", "correct", "divergence", "noised", "skipped")
 """Sums over samples that a step function returns: task loss, correct predictions (classification), divergence r,
 samples with a noise term, samples whose noise term was left out because it was not finite."""
+
+WINDOWS_PER_EPOCH, MIN_FALL, MAX_LAST_SHARE = 2, 0.05, 0.1
+"""Constants of the delay rule, see `Settling`."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,43 @@ def statistics(**sums: Tensor | float) -> Tensor:
     """Return the sums as a vector in the order of `STATISTICS`; those not given are 0."""
     reference = next(value for value in sums.values() if isinstance(value, Tensor))
     return torch.stack([torch.as_tensor(sums.get(name, 0.0), device=reference.device).double() for name in STATISTICS])
+
+
+@dataclass
+class Settling:
+    """The rule `delay_rule="settled"`: start the noise once the training loss has settled, at t_s at the latest.
+
+    The paper leaves open how t_s may be chosen during training. This rule needs only the mean task loss L_0, L_1, ...
+    of windows of half an epoch. The noise starts after window k when
+
+        L_0 - L_k >= MIN_FALL * L_0                       the loss has fallen, so warm-up is over, and
+        L_(k-1) - L_k < MAX_LAST_SHARE * (L_0 - L_k)      the last window has a small share in the fall.
+
+    Losses are those of the global batch, equal on all workers. The fields are saved with the state of a run.
+    """
+
+    window: int  # steps
+    means: list[float] = field(default_factory=list)  # L_0, L_1, ... of the complete windows
+    losses: list[float] = field(default_factory=list)  # of the current window
+    settled: bool = False  # once true, it stays true
+
+    @classmethod
+    def over(cls, steps_per_epoch: int) -> Settling:
+        """Use windows of half an epoch, at least one step long."""
+        return cls(max(1, steps_per_epoch // WINDOWS_PER_EPOCH))
+
+    def observe(self, loss: float) -> None:
+        """Add the mean task loss of a step."""
+        if self.settled:
+            return
+        self.losses.append(loss)
+        if len(self.losses) < self.window:
+            return
+        self.means.append(sum(self.losses) / self.window)
+        self.losses = []
+        fall = self.means[0] - self.means[-1]
+        if len(self.means) > 1 and fall >= MIN_FALL * self.means[0]:
+            self.settled = self.means[-2] - self.means[-1] < MAX_LAST_SHARE * fall
 
 
 _GOLDEN = 0x9E3779B97F4A7C15

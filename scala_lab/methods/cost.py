@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scala_lab.config import DataSpec, RunSpec
+from scala_lab.config import RunSpec
 from scala_lab.data.tasks import TASKS
 from scala_lab.methods.recipes import chosen_pga, find_recipe
 
@@ -41,14 +41,10 @@ def passes_per_sample(spec: RunSpec, outputs: int | None = None) -> tuple[float,
         return cost, cost
     if step in ("plain", "rdrop"):
         return PLAIN, PLAIN * (2 if step == "rdrop" else 1)
+    if outputs is None:
+        outputs = TASKS[spec.data.task].outputs if spec.data.task in TASKS else 1 if spec.data.regression else 2
     drops_out, autocast = spec.encoder.dropout != 0, spec.machine.precision in ("bf16", "fp16")
-    return PLAIN, noisy_passes(recipe.options, outputs or _outputs(spec.data), drops_out, autocast)
-
-
-def _outputs(data: DataSpec) -> int:
-    if data.task in TASKS:
-        return TASKS[data.task].outputs
-    return 1 if data.regression else 2
+    return PLAIN, noisy_passes(recipe.options, outputs, drops_out, autocast)
 
 
 def noisy_passes(options: Mapping[str, Any], outputs: int, drops_out: bool, autocast: bool = False) -> float:

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from scala_lab.divergence import correct_answers, task_loss
 from scala_lab.methods.base import MicroBatch, Step, StepContext, statistics, uniform_noise
-from scala_lab.models.encoder import Encoder
+from scala_lab.models.encoder import Encoder, eval_mode
 
 FLOOR = 1e-8
 
@@ -48,7 +48,7 @@ class FreeLBStep(Step):
 
     def __call__(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
         """Add the gradients of all passes."""
-        with encoder.dropout_off() if self.masks == "off" else nullcontext():
+        with eval_mode(encoder.model) if self.masks == "off" else nullcontext():
             return self._train(encoder, batch, context)
 
     def _train(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:

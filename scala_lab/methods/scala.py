@@ -6,7 +6,7 @@ Objective, with x the weights, xi a sample, delta the noise and gamma = Phi(x, x
 
     min_x  f(x, xi) + lambda * max_{|delta|_inf <= omega} r(gamma, Phi(x, xi, delta))
 
-- Options: see `scala_lab.config.RecipeSpec`; for delay_rule also `Settling`, for pga `recipes.chosen_pga`.
+- Options: see `scala_lab.config.RecipeSpec`; for delay_rule also `base.Settling`, for pga `recipes.chosen_pga`.
 - Cost of a step with noise and T = 1: 8F against 3F for a plain step (clean forward F, inner forward F and backward
   F for the noise alone, adversarial forward F, backward through both 4F). With a delay of 5 of 6 epochs the whole run
   costs 1.3 times a plain one. With the fused ascent the clean backward also gives the gradient of the noise: 6F, and 7F
@@ -27,7 +27,7 @@ Objective, with x the weights, xi a sample, delta the noise and gamma = Phi(x, x
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from typing import Literal
 
@@ -38,16 +38,13 @@ from torch.nn import functional
 from scala_lab.divergence import correct_answers, output_divergence, task_loss
 from scala_lab.methods.base import MicroBatch, PlainStep, Step, StepContext, normal_noise, statistics
 from scala_lab.methods.recipes import chosen_pga
-from scala_lab.models.encoder import Encoder
+from scala_lab.models.encoder import Encoder, eval_mode
 
 CLEAN, INNER, ADVERSARIAL = 0, 1, -1
 """Dropout draws of the passes of a step; the inner pass of ascent step t has draw INNER + t."""
 
 MIN_DERIVATIVE = 1e-20
 """Below this norm of a sample's df, the result of the clean backward may have underflowed in float32."""
-
-WINDOWS_PER_EPOCH, MIN_FALL, MAX_LAST_SHARE = 2, 0.05, 0.1
-"""Constants of the delay rule, see `Settling`."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ class ScalaStep(Step):
         """Add the micro-batch's gradient: that of f until t_s, that of f + lambda * r afterwards."""
         if not self._noise_started(context):
             return PlainStep()(encoder, batch, context)
-        with encoder.dropout_off() if self.masks == "off" else nullcontext():
+        with eval_mode(encoder.model) if self.masks == "off" else nullcontext():
             return self._algorithm_1(encoder, batch, context)
 
     def _algorithm_1(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
@@ -294,40 +291,3 @@ def loss_with_derivative(logits_BC: Tensor, labels_B: Tensor, regression: bool) 
     lead_BC = (logits_BC - logits_BC.gather(-1, labels_B.unsqueeze(-1))).masked_fill(true_BC, 0.0)
     wrong_BC = lead_BC.detach().softmax(-1).masked_fill(true_BC, 0.0)
     return lead_BC.logsumexp(-1), torch.where(true_BC, -wrong_BC.sum(-1, keepdim=True), wrong_BC)
-
-
-@dataclass
-class Settling:
-    """The rule `delay_rule="settled"`: start the noise once the training loss has settled, at t_s at the latest.
-
-    The paper leaves open how t_s may be chosen during training. This rule needs only the mean task loss L_0, L_1, ...
-    of windows of half an epoch. The noise starts after window k when
-
-        L_0 - L_k >= MIN_FALL * L_0                       the loss has fallen, so warm-up is over, and
-        L_(k-1) - L_k < MAX_LAST_SHARE * (L_0 - L_k)      the last window has a small share in the fall.
-
-    Losses are those of the global batch, equal on all workers. The fields are saved with the state of a run.
-    """
-
-    window: int  # steps
-    means: list[float] = field(default_factory=list)  # L_0, L_1, ... of the complete windows
-    losses: list[float] = field(default_factory=list)  # of the current window
-    settled: bool = False  # once true, it stays true
-
-    @classmethod
-    def over(cls, steps_per_epoch: int) -> Settling:
-        """Use windows of half an epoch, at least one step long."""
-        return cls(max(1, steps_per_epoch // WINDOWS_PER_EPOCH))
-
-    def observe(self, loss: float) -> None:
-        """Add the mean task loss of a step."""
-        if self.settled:
-            return
-        self.losses.append(loss)
-        if len(self.losses) < self.window:
-            return
-        self.means.append(sum(self.losses) / self.window)
-        self.losses = []
-        fall = self.means[0] - self.means[-1]
-        if len(self.means) > 1 and fall >= MIN_FALL * self.means[0]:
-            self.settled = self.means[-2] - self.means[-1] < MAX_LAST_SHARE * fall

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from scala_lab.data.tokens import Padding, TokenSplit, collate
 from scala_lab.errors import UserError
-from scala_lab.models.encoder import Encoder, find_word_embeddings
+from scala_lab.models.encoder import Encoder, plain_table
 from scala_lab.models.fast_layers import Narrowing, drops_out, own_attention, prove_narrowing, use_own_attention
 from scala_lab.models.loading import to_float64
 
@@ -294,21 +294,22 @@ def _few_rows(split: TokenSplit, max_tokens: int) -> TokenSplit:
 
 def _batches(twin: nn.Module, split: TokenSplit, groups: Sequence[np.ndarray], padding: Padding) -> list[_Batch]:
     """Collate a batch of each group of rows, on the model's device and without labels."""
-    device = next(twin.parameters()).device
-    return [
-        (rows, {name: value.to(device) for name, value in collate(split, rows, padding).items() if name != "labels"})
-        for rows in groups
-    ]
+    batches = [(rows, collate(split, rows, padding, next(twin.parameters()).device)) for rows in groups]
+    for _, batch in batches:
+        del batch["labels"]
+    return batches
 
 
 def _float64_copy(model: nn.Module, ids: Tensor | None) -> nn.Module:
-    table = None if ids is None else _plain_table(model)
+    table: Any = plain_table(model)
+    users = [value for _, value in model.named_parameters(remove_duplicate=False) if table and value is table.weight]
     memo: dict[int, Any] = {}
-    if table is not None and ids is not None:
-        used = ids.unique().to(table.weight.device)
+    cut = ids is not None and len(users) == 1  # not where another layer shares the weight
+    if cut:
+        used = ids.unique().to(table.weight.device)  # type: ignore[union-attr]
         memo[id(table.weight)] = nn.Parameter(table.weight.detach()[used])
     twin = to_float64(copy.deepcopy(model, memo)).eval()
-    if table is not None:
+    if cut:
         small: Any = twin.get_input_embeddings()  # type: ignore[operator]
         padding = table.padding_idx
         small.__class__, small.used = _UsedRows, used
@@ -317,15 +318,6 @@ def _float64_copy(model: nn.Module, ids: Tensor | None) -> nn.Module:
         parameter.requires_grad_(True)
         parameter.grad = None
     return twin
-
-
-def _plain_table(model: nn.Module) -> nn.Embedding | None:
-    """Return the word embedding table, unless it is special or shares its weight with another layer."""
-    table = find_word_embeddings(model)
-    if type(table) is not nn.Embedding or table._forward_hooks:
-        return None
-    users = [name for name, value in model.named_parameters(remove_duplicate=False) if value is table.weight]
-    return table if len(users) == 1 else None
 
 
 class _UsedRows(nn.Embedding):

@@ -52,16 +52,13 @@ class Encoder:
         return table
 
     @functools.cached_property
-    def _plain_table(self) -> bool:
-        """Whether a lookup returns rows of the table as they are, and its gradient changes these rows alone."""
-        table = self._table
-        special = table.max_norm or table.scale_grad_by_freq or table.sparse if type(table) is nn.Embedding else True
-        return not special and not table._forward_hooks
+    def _is_plain(self) -> bool:
+        return plain_table(self.model) is not None
 
     def embed(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Look up the word embeddings of a batch, (samples, tokens, width)."""
         ids = inputs["input_ids"]
-        if self._plain_table:
+        if self._is_plain:
             weight = self._table.weight
             if weight.is_cpu and weight.grad is not None and torch.is_grad_enabled() and weight.requires_grad:
                 return _InPlaceLookup.apply(weight, ids, self._table.padding_idx)
@@ -83,16 +80,6 @@ class Encoder:
         return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
     @contextmanager
-    def dropout_off(self) -> Iterator[None]:
-        """Run the block in eval mode."""
-        training = self.model.training
-        self.model.eval()
-        try:
-            yield
-        finally:
-            self.model.train(training)
-
-    @contextmanager
     def full_precision(self) -> Iterator[None]:
         """Run the block without autocast."""
         autocast, self.autocast = self.autocast, None
@@ -100,6 +87,17 @@ class Encoder:
             yield
         finally:
             self.autocast = autocast
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Run the block in eval mode, without dropout."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
 
 
 def without_cache(model: nn.Module) -> dict[str, bool]:
@@ -114,6 +112,14 @@ def find_word_embeddings(model: nn.Module) -> nn.Module | None:
     except (AttributeError, NotImplementedError):
         return None
     return table if isinstance(table, nn.Module) else None
+
+
+def plain_table(model: nn.Module) -> nn.Embedding | None:
+    """Return the word embedding table if a lookup returns its rows as they are, and a gradient changes these alone."""
+    table = find_word_embeddings(model)
+    if type(table) is not nn.Embedding or table._forward_hooks:
+        return None
+    return None if table.max_norm or table.scale_grad_by_freq or table.sparse else table
 
 
 @contextmanager

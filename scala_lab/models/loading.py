@@ -21,11 +21,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from torch.utils.hooks import RemovableHandle
 
 from scala_lab.data.tasks import Task
 from scala_lab.errors import UserError
 from scala_lab.hub import hub_reachable
+from scala_lab.models.embedded import FOLDER
+from scala_lab.models.encoder import eval_mode
 from scala_lab.models.fast_layers import dropout_rates, set_dropout
 
 if TYPE_CHECKING:
@@ -151,12 +154,8 @@ def _run(model: PreTrainedModel, hook: RemovableHandle) -> torch.Tensor:
     table: Any = model.get_input_embeddings()
     padding = getattr(model.config, "pad_token_id", None)
     ids = torch.tensor([[word for word in range(min(8, table.num_embeddings)) if word != padding]], device=model.device)
-    training = model.training
-    with hook, torch.no_grad():
-        try:
-            return model.eval()(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0]
-        finally:
-            model.train(training)
+    with hook, torch.no_grad(), eval_mode(model):
+        return model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0]
 
 
 _POSITION_TABLE = re.compile(r"(position_embeddings|positions?_embed|embed_positions|wpe|pos_emb)$")
@@ -166,8 +165,6 @@ _POSITION_TABLE = re.compile(r"(position_embeddings|positions?_embed|embed_posit
 def locate_model(model: str) -> str:
     """Return the folder of `embedded`, `minilm` or a model's or run's folder; or a hub name as it is."""
     if model == "embedded":
-        from scala_lab.models.embedded import FOLDER
-
         return str(FOLDER)
     if model == "minilm":
         return str(_minilm_folder())
@@ -327,8 +324,6 @@ def _from_pretrained(load: Callable[..., T], location: str, part: str, **options
 
 def _reason(error: Exception) -> str:
     """Say in a few words why a file does not load."""
-    from safetensors import SafetensorError
-
     first_line = (str(error).strip().replace(":\n", ": ").splitlines() or [""])[0]
     if isinstance(error, (SafetensorError, json.JSONDecodeError, EOFError)):
         return f"cut short or damaged ({first_line})"
@@ -447,14 +442,10 @@ def to_float64(model: torch.nn.Module) -> torch.nn.Module:
     return model.double()
 
 
-def hidden_size(model: torch.nn.Module) -> int:
-    """Return the width of the encoder."""
-    config: Any = model.config
-    text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
-    for name in ("hidden_size", "d_model", "n_embd", "dim", "emb_dim"):
-        if getattr(text_config, name, None):
-            return int(getattr(text_config, name))
-    return int(model.get_input_embeddings().weight.shape[-1])  # type: ignore[operator]
+def hidden_size(model: PreTrainedModel) -> int:
+    """Return the width of the encoder, by its config or else that of its word embeddings."""
+    width = getattr(model.config.get_text_config(), "hidden_size", None)
+    return int(width or model.get_input_embeddings().weight.shape[-1])  # type: ignore[index]
 
 
 @functools.cache

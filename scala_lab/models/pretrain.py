@@ -12,18 +12,18 @@ import string
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn.functional import cross_entropy
+from transformers import AutoTokenizer, BertConfig, BertForPreTraining, BertTokenizer, PreTrainedTokenizerBase
 
 from scala_lab.data.synthetic.generation import Line, lines
 from scala_lab.data.synthetic.lexicon import all_words
 from scala_lab.errors import UserError
 from scala_lab.files import new_folder, write_json
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import BertForPreTraining, PreTrainedTokenizerBase
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 RECORD, HEAD = "pretrain.json", "pretraining_heads.safetensors"
@@ -65,9 +65,6 @@ def pretrain(out: Path, settings: Settings, progress: Callable[[int, float], Non
 
     AdamW, linear warm-up and decay, gradient norm clipped at 1. `progress` gets the number of steps done and the loss.
     """
-    import torch
-    from torch.nn.functional import cross_entropy
-
     check_folder(out)
     torch.set_num_threads(settings.threads)
     rng = np.random.default_rng(settings.seed)
@@ -106,9 +103,6 @@ def pretrain(out: Path, settings: Settings, progress: Callable[[int, float], Non
 
 def heldout(model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, mask_rate: float) -> dict[str, float]:
     """Compute loss (nats per masked token) and accuracy on tokens and on pairs, on lines not used for pretraining."""
-    import torch
-    from torch.nn.functional import cross_entropy
-
     rng = np.random.default_rng(HELDOUT_SEED)
     batches = _length_sorted_batches(lines(HELDOUT_LINES, HELDOUT_SEED), tokenizer, 125, rng)
     model.eval()
@@ -132,8 +126,6 @@ def _predict(
     model: BertForPreTraining, batch: Batch, mask_rate: float, rng: np.random.Generator
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Corrupt a batch and return the logits of the chosen tokens, these tokens, the pair logits and which pairs fit."""
-    import torch
-
     corrupted, chosen = map(torch.from_numpy, corrupt(batch, model.config.vocab_size, mask_rate, rng))
     ids, types, mask, fits = map(torch.from_numpy, batch)
     output = model.bert(input_ids=corrupted, token_type_ids=types, attention_mask=mask)
@@ -174,8 +166,6 @@ def _length_sorted_batches(
 
 def _build_tokenizer() -> PreTrainedTokenizerBase:
     """Build a lower-casing WordPiece tokenizer: special tokens, characters (which spell unknown words), then words."""
-    from transformers import BertTokenizer
-
     characters = string.ascii_lowercase + string.digits + string.punctuation
     frames = {word for line in lines(20_000, seed=0) for word in line.text.split()}
     words = sorted(set(all_words()) | frames - set(characters))
@@ -187,9 +177,6 @@ def _build_tokenizer() -> PreTrainedTokenizerBase:
 
 def _build_model(settings: Settings, vocabulary_size: int) -> BertForPreTraining:
     """Initialise the encoder and its pretraining heads from the seed."""
-    import torch
-    from transformers import BertConfig, BertForPreTraining
-
     config = BertConfig(
         vocab_size=vocabulary_size,
         hidden_size=settings.hidden,
@@ -211,8 +198,6 @@ def check_folder(out: Path) -> None:
 
 def _write(out: Path, model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, record: dict[str, Any]) -> None:
     """Write the encoder apart from its head, so that a classifier loads it without unexpected weights."""
-    from safetensors.torch import save_file
-
     head = {name: weight for name, weight in model.cls.state_dict().items() if "decoder" not in name}
     with new_folder(out) as folder:
         model.bert.config.architectures = ["BertModel"]
@@ -227,9 +212,6 @@ def _write(out: Path, model: BertForPreTraining, tokenizer: PreTrainedTokenizerB
 
 def read_encoder(folder: Path) -> tuple[BertForPreTraining, PreTrainedTokenizerBase, dict[str, Any]]:
     """Read the encoder with its head, the tokenizer and the record from a folder that `pretrain` wrote."""
-    from safetensors.torch import load_file
-    from transformers import AutoTokenizer, BertConfig, BertForPreTraining
-
     if not (folder / RECORD).is_file():
         raise UserError(f"{folder} holds no pretrained encoder: {RECORD} is missing")
     record = json.loads((folder / RECORD).read_text(encoding="utf-8"))

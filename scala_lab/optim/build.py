@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
-if TYPE_CHECKING:
-    from scala_lab.config import OptimSpec
+from scala_lab.config import OptimSpec
+from scala_lab.optim.lamb import Lamb
 
 
 def parameter_groups(
@@ -109,14 +109,11 @@ of the others are proportional to the weight norm, whatever the number of weight
 
 def build_optimizer(model: torch.nn.Module, spec: OptimSpec, lr: float) -> torch.optim.Optimizer:
     """Return the optimizer of a resolved spec for a model that is already on its device and in its dtype."""
-    if spec.optimizer is None or spec.groups is None or spec.eps is None:
-        raise ValueError("build_optimizer needs a resolved spec: optimizer, groups and eps are None")
+    assert spec.optimizer is not None and spec.groups is not None and spec.eps is not None  # noqa: PT018
     groups = parameter_groups(model, spec.weight_decay, spec.groups, spec.adapt_all, spec.optimizer)
     limits = {"max_weight_norm": spec.max_weight_norm, "min_weight_norm": spec.min_weight_norm}
     betas = (spec.beta1, spec.beta2)
     if spec.optimizer == "lamb":
-        from scala_lab.optim.lamb import Lamb
-
         return Lamb(groups, lr=lr, betas=betas, eps=spec.eps, weight_decay=spec.weight_decay, **limits)
     if spec.optimizer == "ngd":
         from scala_lab.optim.ngd import Ngd
@@ -132,8 +129,6 @@ def rate_factor(step: int, total: int, warmup: float) -> float:
     min((step + 1) / (W + 1), (total - step) / (total - W)) with W = round(warmup * total) warm-up steps, at
     most total - 1. The peak is at step W.
     """
-    if not 0 <= step < total:
-        raise ValueError(f"step {step} is not one of {total} steps")
     warmup_steps = min(round(warmup * total), total - 1)
     return min((step + 1) / (warmup_steps + 1), (total - step) / (total - warmup_steps))
 
@@ -141,10 +136,7 @@ def rate_factor(step: int, total: int, warmup: float) -> float:
 def scaled_rate(lr: float, batch_size: int, rule: Literal["none", "sqrt", "linear"]) -> float:
     """Return the rate at `batch_size`, where `lr` is the rate at batch size 32 unless the rule is none."""
     growth = batch_size / REFERENCE_BATCH
-    factors = {"none": 1.0, "sqrt": math.sqrt(growth), "linear": growth}
-    if rule not in factors:
-        raise ValueError(f"unknown scaling rule {rule!r}: none, sqrt or linear")
-    return lr * factors[rule]
+    return lr * {"none": 1.0, "sqrt": math.sqrt(growth), "linear": growth}[rule]
 
 
 def default_rate(optimizer: str, hidden_size: int, batch_size: int) -> float:

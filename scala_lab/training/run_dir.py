@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
 from scala_lab.config import RunSpec, differences, plain_epochs, steps_before
 from scala_lab.errors import UserError
@@ -291,8 +293,6 @@ def save_state(
 
     Tensors of the optimizer are stored as `index.name`; its plain numbers go into the position file.
     """
-    from safetensors.torch import save_file
-
     state = optimizer.state_dict()["state"]
     values = {f"{index}.{name}": value for index, entry in state.items() for name, value in entry.items()}
     numbers = {name: value for name, value in values.items() if not isinstance(value, torch.Tensor)}
@@ -310,9 +310,6 @@ def save_state(
 
 def load_state(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Restore weights and optimizer in place; return the position."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     try:
         position: dict[str, Any] = json.loads((folder / "position.json").read_text())
         weights = load_file(folder / "weights.safetensors")

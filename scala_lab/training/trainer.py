@@ -26,10 +26,9 @@ from scala_lab.config import RunSpec, planned_steps
 from scala_lab.data.tasks import compute_metrics, mean_loss, row_predictions
 from scala_lab.data.tokens import Padding, TokenSplit, collate, cut_by_length
 from scala_lab.errors import UserError
-from scala_lab.methods.base import STATISTICS, MicroBatch, Step, StepContext, build_step
+from scala_lab.methods.base import STATISTICS, MicroBatch, Settling, Step, StepContext, build_step
 from scala_lab.methods.recipes import chosen_pga
-from scala_lab.methods.scala import Settling
-from scala_lab.models.encoder import Encoder
+from scala_lab.models.encoder import Encoder, eval_mode
 from scala_lab.models.loading import hidden_size, to_float64
 from scala_lab.optim.build import build_optimizer, default_rate, rate_factor, scaled_rate
 from scala_lab.training.distributed import World, name_workers
@@ -75,9 +74,7 @@ class Training:
         world.broadcast([tensor.data for tensor in self.model.parameters()])
         self.encoder = self.admission.encoder(self.model, AUTOCAST.get(spec.machine.precision))
         self.word_table: Tensor = self.model.get_input_embeddings().weight  # type: ignore[assignment]
-        self.embedding_norm = float(
-            self.word_table.detach().norm(dim=1).median()
-        )  # pretrained: no state is restored yet
+        self.embedding_norm = float(self.word_table.detach().norm(dim=1).median())  # before any state is restored
         options, embedding_width = spec.recipe.options, self.word_table.shape[1]
         self.step_function = build_step(spec.recipe.method, options, self.embedding_norm, embedding_width)
         self.pga = chosen_pga(spec.recipe.options, prepared.task.outputs, self.encoder.drops_out)
@@ -207,11 +204,10 @@ class Training:
             torch._foreach_copy_(weights, before)
 
     def _micro_batch(self, rows: np.ndarray, batch_size: int) -> MicroBatch:
-        device, batch = self.world.device, collate(self.data.train, rows, self.admission.padding)
-        tensors = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
-        labels, samples = tensors.pop("labels"), torch.as_tensor(rows, device=device)
+        inputs = collate(self.data.train, rows, self.admission.padding, self.world.device)
+        labels, samples = inputs.pop("labels"), torch.as_tensor(rows, device=self.world.device)
         scale = 1.0 if self.loss_scale is None else self.loss_scale.value
-        return MicroBatch(tensors, labels, samples, scale / batch_size, self.data.task.regression)
+        return MicroBatch(inputs, labels, samples, scale / batch_size, self.data.task.regression)
 
     def update(self, step: int) -> tuple[float, float]:
         """Clip the gradient and update the weights, if it is finite; return its norm and the learning rate."""
@@ -314,7 +310,7 @@ def predict_split(
     Which rows share a batch, and with it every bit of the result, does not depend on the number of workers.
     """
     batches = cut_by_length(split, np.arange(len(split)), 2 * micro_batch, padding)[world.rank :: world.size]
-    with encoder.dropout_off(), torch.inference_mode():
+    with eval_mode(encoder.model), torch.inference_mode():
         outputs = [_predict(encoder, split, rows, padding, world) for rows in batches]
     gathered = world.gather((batches, outputs))
     if gathered is None:
@@ -324,8 +320,8 @@ def predict_split(
 
 
 def _predict(encoder: Encoder, split: TokenSplit, rows: np.ndarray, padding: Padding, world: World) -> np.ndarray:
-    batch = collate(split, rows, padding)
-    inputs = {name: tensor.to(world.device) for name, tensor in batch.items() if name != "labels"}
+    inputs = collate(split, rows, padding, world.device)
+    del inputs["labels"]
     return encoder.predict(inputs).cpu().numpy()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -33,10 +34,7 @@ def second_derivatives(layer: Callable[[Tensor, Tensor, Tensor], Tensor], quick:
     rng = torch.Generator().manual_seed(3)
     inputs = torch.randn(3, 4, 6, dtype=torch.float64, generator=rng)
     leaves = [tensor.clone().requires_grad_() for tensor in (inputs, WEIGHT, BIAS)]
-    if quick:
-        with QuickLayers(leaves):
-            loss = layer(*leaves).sin().sum()
-    else:
+    with QuickLayers(leaves) if quick else nullcontext():
         loss = layer(*leaves).sin().sum()
     gradient = torch.autograd.grad(loss, leaves, create_graph=True)
     vectors = [torch.randn(leaf.shape, dtype=leaf.dtype, generator=rng) for leaf in leaves]
@@ -50,8 +48,7 @@ def second_derivatives(layer: Callable[[Tensor, Tensor, Tensor], Tensor], quick:
 @pytest.mark.parametrize("name", LAYERS)
 def test_derivatives_are_those_of_torch(name: str) -> None:
     results, expected = (second_derivatives(LAYERS[name], quick) for quick in (True, False))
-    for one, other in zip(results, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(results, expected, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("name", ["gelu", "layer norm"])
@@ -62,8 +59,7 @@ def test_gradients_without_a_graph_are_those_of_torch(name: str) -> None:
     expected = torch.autograd.grad(LAYERS[name](*leaves).sin().sum(), leaves)
     with QuickLayers(leaves):
         loss = LAYERS[name](*leaves).sin().sum()
-    for one, other in zip(torch.autograd.grad(loss, leaves), expected, strict=True):
-        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(torch.autograd.grad(loss, leaves), expected)
 
 
 def test_the_layers_are_really_other_ones() -> None:
@@ -106,32 +102,24 @@ def vectors_like(weights: list[Tensor]) -> list[Tensor]:
     return [torch.randn(weight.shape, dtype=weight.dtype, generator=rng) for weight in weights]
 
 
-def product(net: Net, inputs: Tensor, weights: list[Tensor], mode: bool, sums: dict[Tensor, Tensor] | None) -> list:
-    if mode:
-        with QuickLayers(list(net.parameters())):
-            loss = net(inputs)
-    else:
+def product(net: Net, inputs: Tensor, weights: list[Tensor], quick: bool, sums: dict | None = None) -> list:
+    with QuickLayers(list(net.parameters())) if quick else nullcontext():
         loss = net(inputs)
     gradients = torch.autograd.grad(loss, weights, create_graph=True)
-    if sums is None:
-        return list(torch.autograd.grad(gradients, weights, vectors_like(weights), allow_unused=True))
-    with added_to(sums):
+    with nullcontext() if sums is None else added_to(sums):
         return list(torch.autograd.grad(gradients, weights, vectors_like(weights), allow_unused=True))
 
 
 def test_product_is_that_of_plain_layers(net: Net, inputs: Tensor) -> None:
-    weights = list(net.parameters())
-    expected = product(net, inputs, weights, mode=False, sums=None)
-    results = product(net, inputs, weights, mode=True, sums=None)
-    for one, other in zip(results, expected, strict=True):
-        torch.testing.assert_close(one, other)
+    results, expected = (product(net, inputs, list(net.parameters()), quick) for quick in (True, False))
+    torch.testing.assert_close(results, expected)
 
 
 def test_product_is_added_to_what_is_there(net: Net, inputs: Tensor) -> None:
     weights = list(net.parameters())
-    expected = product(net, inputs, weights, mode=False, sums=None)
+    expected = product(net, inputs, weights, quick=False)
     sums = {weight: torch.ones_like(weight) for weight in weights}
-    returned = product(net, inputs, weights, mode=True, sums=sums)
+    returned = product(net, inputs, weights, quick=True, sums=sums)
     assert returned == [None] * len(weights)
     for weight, part in zip(weights, expected, strict=True):
         torch.testing.assert_close(sums[weight], 1 + part)
@@ -151,9 +139,9 @@ def test_gradient_is_added_as_well(net: Net, inputs: Tensor) -> None:
 
 def test_weights_that_are_not_asked_for_get_nothing(net: Net, inputs: Tensor) -> None:
     weights, asked = list(net.parameters()), set(net.last.parameters())
-    expected = product(net, inputs, weights, mode=False, sums=None)
+    expected = product(net, inputs, weights, quick=False)
     sums = {weight: torch.zeros_like(weight) for weight in asked}
-    returned = product(net, inputs, weights, mode=True, sums=sums)
+    returned = product(net, inputs, weights, quick=True, sums=sums)
     assert returned == [None] * len(weights)
     for weight, part in zip(weights, expected, strict=True):
         if weight in asked:

@@ -17,6 +17,7 @@ from scala_lab.curvature.landscape import (
     slice_1d,
     slice_2d,
 )
+from scala_lab.curvature.loss import without_labels
 from scala_lab.errors import UserError
 from tests.curvature.dense import tiny_batches, tiny_classifier
 
@@ -96,15 +97,8 @@ def test_ends_of_the_line_are_the_two_checkpoints(tmp_path):
         op = HessianOperator(model, batches)
         assert line.loc[position, "loss"] == pytest.approx(op.loss(), rel=1e-10)
         with torch.no_grad():
-            right = sum(
-                int(
-                    (
-                        model.eval()(**{k: v for k, v in b.items() if k != "labels"}).logits.argmax(-1) == b["labels"]
-                    ).sum()
-                )
-                for b in batches
-            )
-        assert line.loc[position, "accuracy"] == right / 8
+            right = [model.eval()(**without_labels(batch)).logits.argmax(-1) == batch["labels"] for batch in batches]
+        assert line.loc[position, "accuracy"] == float(torch.cat(right).double().mean())
     assert line.loc[0.0, "loss"] != pytest.approx(line.loc[1.0, "loss"])
 
 

@@ -33,7 +33,6 @@ from scala_lab.data.synthetic.scenes import (
     relate_phrases,
 )
 from scala_lab.data.tasks import Rows
-from scala_lab.errors import UserError
 from tests.processes import run
 
 DIGESTS = {
@@ -290,8 +289,3 @@ def test_a_row_takes_few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random, "Random", Counting)
     rows = generate("mini-mnli")
     assert drawn["numbers"] < 100 * sum(map(len, rows.values()))
-
-
-def test_unknown_task_names_the_nearest() -> None:
-    with pytest.raises(UserError, match="mini-sst2"):
-        generate("mini-sst")

@@ -55,6 +55,14 @@ def step_context(epoch: float = 0.0, step: int = 3, part: int = 0) -> StepContex
     return StepContext(seed=7, step=step, epoch=epoch, part=part, clock=Clock())
 
 
+def exact_noise(step, encoder: Encoder, batch: MicroBatch, context: StepContext | None = None) -> torch.Tensor:
+    """The noise that a ScaLA step with the exact ascent adds."""
+    with torch.no_grad():
+        e = encoder.embed(batch.inputs)
+        gamma = encoder.logits(e, batch.inputs)
+    return step._ascend(encoder, batch, context or step_context(), e, gamma)[0]
+
+
 def flat_gradient(encoder: Encoder) -> torch.Tensor:
     """All gradients, concatenated."""
     return torch.cat([parameter.grad.flatten() for parameter in encoder.model.parameters()])

@@ -1,51 +1,24 @@
-"""FreeLB against a plain step-by-step rewrite of the published procedure."""
+"""FreeLB against a plain step-by-step rewrite of the published procedure, one sample at a time."""
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
-from torch.nn import functional
 
-from scala_lab.methods.base import uniform_noise
 from tests.methods.small import LENGTHS, flat_gradient, make_batch, make_encoder, make_step, step_context
+from tests.training.plain_loop import Row, freelb
 
 
-def rewritten(encoder, batch, k, norm, adv_lr, init, max_norm):
-    """One sample at a time, no padding, no shares: the mean over samples of the mean loss over K passes."""
+def rewritten(encoder, batch, options):
+    """The gradient one sample at a time, without padding or shares: the mean over samples of the mean over K passes."""
     model = encoder.model
-    total = {name: torch.zeros_like(parameter) for name, parameter in model.named_parameters()}
-    deltas = []
-    for sample, length in enumerate(LENGTHS):
-        ids = batch.inputs["input_ids"][sample : sample + 1, :length]
-        width = model.get_input_embeddings().embedding_dim
-        start = uniform_noise(
-            7, 3, batch.samples[sample : sample + 1], torch.arange(length)[None], width, torch.float64
-        )
-        delta = start * init / (math.sqrt(length * width) if norm == "l2" else 1.0)
-        for turn in range(k):
-            delta = delta.detach().requires_grad_()
-            embeddings = model.get_input_embeddings()(ids)
-            logits = model(inputs_embeds=embeddings + delta, attention_mask=torch.ones_like(ids)).logits
-            loss = functional.cross_entropy(logits, batch.labels[sample : sample + 1])
-            names = dict(model.named_parameters())
-            gradients = torch.autograd.grad(loss, [delta, *names.values()], allow_unused=True)
-            for name, gradient in zip(names, gradients[1:], strict=True):
-                if gradient is not None:
-                    total[name] += gradient / (k * len(LENGTHS))
-            if turn == k - 1:
-                break
-            g, delta = gradients[0], delta.detach()
-            if norm == "l2":
-                delta = delta + adv_lr * g / max(float(g.norm()), 1e-8)
-                if max_norm > 0 and float(delta.norm()) > max_norm:
-                    delta = delta * max_norm / float(delta.norm())
-            else:
-                delta = delta + adv_lr * g / max(float(g.abs().max()), 1e-8)
-                delta = delta.clamp(-max_norm, max_norm) if max_norm > 0 else delta
-        deltas.append(delta)
-    return torch.cat([value.flatten() for value in total.values()])
+    for number, length in enumerate(LENGTHS):
+        inputs = {name: batch.inputs[name][[number], :length] for name in ("input_ids", "attention_mask")}
+        row = Row(model, inputs, batch.labels[[number]], False, 7, 3, number)
+        (freelb(row, options) / len(LENGTHS)).backward()
+    gradient = flat_gradient(encoder)
+    model.zero_grad(set_to_none=False)
+    return gradient
 
 
 @pytest.mark.parametrize("k", [1, 3])
@@ -53,9 +26,10 @@ def rewritten(encoder, batch, k, norm, adv_lr, init, max_norm):
 @pytest.mark.parametrize(("adv_lr", "init", "max_norm"), [(0.1, 0.1, 0.3), (0.5, 1.0, 0.6), (0.3, 0.2, 0.0)])
 def test_gradient_is_that_of_the_rewrite(tiny_bert, k, norm, adv_lr, init, max_norm):
     encoder, batch = make_encoder(tiny_bert), make_batch()
-    expected = rewritten(encoder, batch, k, norm, adv_lr, init, max_norm)
-    step = make_step("freelb", adv_passes=k, adv_norm=norm, adv_lr=adv_lr, adv_init=init, adv_max_norm=max_norm)
-    step(encoder, batch, step_context())
+    radii = {"adv_lr": adv_lr, "adv_init": init, "adv_max_norm": max_norm}
+    options = {"adv_passes": k, "adv_norm": norm, **radii}
+    expected = rewritten(encoder, batch, options)
+    make_step("freelb", **options)(encoder, batch, step_context())
     assert float((flat_gradient(encoder) - expected).norm() / expected.norm()) < 1e-10
 
 

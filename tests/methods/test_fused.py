@@ -13,7 +13,7 @@ from scala_lab.methods.base import STATISTICS
 from scala_lab.methods.cost import noisy_passes
 from scala_lab.methods.recipes import STEP_DEFAULTS, chosen_pga
 from scala_lab.methods.scala import FusedAscent, loss_with_derivative
-from tests.methods.small import LENGTHS, flat_gradient, make_batch, make_encoder, make_step, step_context
+from tests.methods.small import LENGTHS, exact_noise, flat_gradient, make_batch, make_encoder, make_step, step_context
 
 HEADS = [0, 2, 3]
 
@@ -26,13 +26,6 @@ def fused_noise(step, encoder, batch):
     if not step.label_gradient:
         (f.sum() * batch.share).backward()
     return step._ascend(encoder, batch, step_context(), e, gamma, fused)[0].detach()
-
-
-def exact_noise(step, encoder, batch):
-    with torch.no_grad():
-        e = encoder.embed(batch.inputs)
-        gamma = encoder.logits(e, batch.inputs)
-    return step._ascend(encoder, batch, step_context(), e, gamma)[0]
 
 
 def cosines(left, right):
@@ -68,10 +61,12 @@ def test_with_the_paper_start_every_sample_has_cosine_0_99(tiny_bert, classes):
 
 @pytest.mark.parametrize("classes", HEADS)
 @pytest.mark.parametrize("label_gradient", [False, True])
-def test_whole_gradient_is_that_of_the_written_objective(tiny_bert, classes, label_gradient):
+@pytest.mark.parametrize(("pga", "find"), [("exact", exact_noise), ("fused", fused_noise)])
+def test_whole_gradient_is_that_of_the_written_objective(tiny_bert, classes, label_gradient, pga, find):
+    """The whole step against autograd on f + lambda * r with the noise fixed."""
     encoder, batch = make_encoder(tiny_bert, classes), make_batch(classes=classes)
-    step = make_step("scala-effective", pga="fused", rho=0.05, omega=0.05, lambda_=3.0, label_gradient=label_gradient)
-    delta = fused_noise(step, copy.deepcopy(encoder), batch)
+    step = make_step("scala-effective", pga=pga, rho=0.05, omega=0.05, lambda_=3.0, label_gradient=label_gradient)
+    delta = find(step, copy.deepcopy(encoder), batch)
     sums = step(encoder, batch, step_context())
     model, inputs = encoder.model, batch.inputs
     e = model.get_input_embeddings()(inputs["input_ids"])

@@ -9,7 +9,7 @@ import pytest
 from scala_lab import RunSpec, train
 from scala_lab.errors import UserError
 from scala_lab.methods.recipes import RECIPES
-from tests.command_line import refuse, train_flags
+from tests.command_line import own_rows, refuse, train_flags
 from tests.tiny import write_rows
 
 DELAYED = [name for name, recipe in RECIPES.items() if "delay" in recipe.option_values()]
@@ -23,9 +23,8 @@ def rows(tmp_path, monkeypatch) -> Path:
 
 
 def spec(rows: Path, model: Path, **changes: object) -> RunSpec:
-    columns = {"task": str(rows), "text_columns": ("text",), "label_column": "label", "eval_file": rows}
     run = {"method": "scala", "batch_size": 16, "micro_batch": 16, "epochs": 2, "lr": 1e-3, "threads": 1}
-    return RunSpec.of(**columns, model=str(model), **{**run, **changes})
+    return RunSpec.of(**own_rows(rows), model=str(model), **{**run, **changes})
 
 
 @pytest.mark.parametrize("method", DELAYED)

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from scala_lab.methods.freelb import FreeLBStep
-from tests.methods.small import make_batch, make_encoder, make_step, step_context
-from tests.methods.test_fused import cosines, exact_noise, fused_noise
+from tests.methods.small import exact_noise, make_batch, make_encoder, make_step, step_context
+from tests.methods.test_fused import cosines, fused_noise
 
 HALF = pytest.mark.parametrize("half", [torch.bfloat16, torch.float16], ids=str)
 HEADS = pytest.mark.parametrize("classes", [0, 2, 3])

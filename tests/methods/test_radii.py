@@ -12,12 +12,9 @@ from safetensors.torch import load_file
 
 from scala_lab.cli import main
 from scala_lab.methods.recipes import absolute_radii
-from scala_lab.training.distributed import World
-from scala_lab.training.preparation import prepare
-from scala_lab.training.trainer import Training
 from tests.command_line import interrupted_after, strict_json, train_flags
 from tests.tiny import save_tiny_model, write_rows
-from tests.training.recipe_runs import recipe_spec
+from tests.training.recipe_runs import make_training, recipe_spec
 
 NOISY = {
     "normalized": {"method": "scala-effective", "omega": 0.2, "rho": 0.1},
@@ -46,11 +43,8 @@ def models(tmp_path_factory):
 
 def last_noise(model, rows, method, **options):
     """What a step adds to the word embeddings in its last pass, and the gradient of the weights after them."""
-    spec = recipe_spec(method, model, rows, "float64", 16, 1).override(radius_unit="embedding", **options)
-    if "scala" in method:
-        spec = spec.override(sigma=1e-9)
-    training = Training(spec.resolved(), prepare(spec), World(0, 1, torch.device("cpu")))
-    training.model.train()
+    options |= {"sigma": 1e-9} if "scala" in method else {}
+    training = make_training(recipe_spec(method, model, rows, micro_batch=16, radius_unit="embedding", **options))
     logits, table, found = training.encoder.logits, training.word_table, []
 
     def recording(embeddings, inputs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,17 +12,13 @@ import torch
 from scala_lab.batches import BatchPlan
 from scala_lab.methods.recipes import RECIPES
 from scala_lab.models.loading import load_classifier
-from scala_lab.training.distributed import World
-from scala_lab.training.preparation import prepare
-from scala_lab.training.trainer import Training
 from tests.methods.live_bytes import LiveBytes
 from tests.methods.small import make_step
 from tests.tiny import save_tiny_model, write_rows
 from tests.training.in_threads import both
 from tests.training.plain_loop import add_gradient
-from tests.training.recipe_runs import recipe_spec
+from tests.training.recipe_runs import ALONE, flat_weights, make_training, recipe_spec
 
-ALONE = World(0, 1, torch.device("cpu"))
 ROWS, BATCH = 23, 14
 """Rows are of uneven length; the second step of an epoch has 9."""
 METHODS, SIZES = ("sam", "asam"), (1, 4, 5, None)
@@ -32,16 +29,8 @@ def rows(tmp_path_factory):
     return write_rows(tmp_path_factory.mktemp("rows") / "rows.csv", ROWS)
 
 
-def make_training(method, model, rows, micro_batch=4, world=ALONE, **changes):
-    spec = recipe_spec(method, model, rows, "float64", micro_batch, world.size)
-    spec = spec.override(batch_size=BATCH, **changes).resolved()
-    training = Training(spec, prepare(spec), world)
-    training.model.train()
-    return training
-
-
-def flat_weights(training):
-    return torch.cat([parameter.detach().flatten() for parameter in training.model.parameters()])
+def trainer(method, model, rows, world=ALONE, **changes):
+    return make_training(recipe_spec(method, model, rows, batch_size=BATCH, workers=world.size, **changes), world)
 
 
 def flat_gradients(training):
@@ -60,7 +49,7 @@ def reference(tiny_bert, rows):
     found = {}
     for method in METHODS:
         for m in SIZES:
-            training, gradients = make_training(method, tiny_bert, rows, sam_m=m), []
+            training, gradients = trainer(method, tiny_bert, rows, sam_m=m), []
             for step in range(2):
                 stock = load_classifier(str(tiny_bert), training.data.task, dropout=0.0).double()
                 add_gradient(stock, training, step)
@@ -77,10 +66,10 @@ def assert_close(found, expected, tolerance=1e-9):
 @pytest.mark.parametrize("method", METHODS)
 def test_gradient_is_that_of_a_plain_loop_however_cut(method, m, tiny_bert, rows, reference):
     for micro_batch in (1, 3, 7, BATCH):
-        training = make_training(method, tiny_bert, rows, micro_batch, sam_m=m)
+        training = trainer(method, tiny_bert, rows, micro_batch=micro_batch, sam_m=m)
         assert_close(flat_gradients(training), reference[method, m])
     for workers in (2, 3):
-        make = lambda world: make_training(method, tiny_bert, rows, 3, world, workers=world.size, sam_m=m)  # noqa: E731
+        make = partial(trainer, method, tiny_bert, rows, micro_batch=3, sam_m=m)
         for found in both(make, flat_gradients, workers):
             assert_close(found, reference[method, m])
 
@@ -93,9 +82,9 @@ def test_radius_and_groups_matter(reference):
 
 
 def test_without_a_radius_it_is_the_plain_gradient(tiny_bert, rows):
-    plain = flat_gradients(make_training("plain", tiny_bert, rows))
+    plain = flat_gradients(trainer("plain", tiny_bert, rows))
     for m in (5, None):
-        assert_close(flat_gradients(make_training("sam", tiny_bert, rows, sam_m=m, sam_rho=0.0)), plain, 1e-12)
+        assert_close(flat_gradients(trainer("sam", tiny_bert, rows, sam_m=m, sam_rho=0.0)), plain, 1e-12)
 
 
 def test_groups_are_a_function_of_the_step_and_workers_get_whole_ones():
@@ -130,7 +119,7 @@ def test_ascent_has_the_length_of_the_formula():
 @pytest.mark.parametrize("broken", [0.0, float("nan"), float("inf")])
 def test_group_without_a_usable_gradient_is_not_perturbed_and_counted(broken, tiny_bert, rows):
     """Its gradient is then the plain one; other groups ascend all the same."""
-    training = make_training("sam", tiny_bert, rows, BATCH, sam_m=5)
+    training = trainer("sam", tiny_bert, rows, micro_batch=BATCH, sam_m=5)
     perturb, calls = training.step_function.perturb, []
 
     def break_second(weights):
@@ -150,13 +139,13 @@ def test_group_without_a_usable_gradient_is_not_perturbed_and_counted(broken, ti
 def test_both_passes_have_the_same_dropout_masks(tmp_path, rows):
     """With the same masks and no radius the second pass repeats the first."""
     model = save_tiny_model(tmp_path / "model", dropout=0.3)
-    plain, sam = (make_training(method, model, rows, dropout=0.3) for method in ("plain", "sam"))
+    plain, sam = (trainer(method, model, rows, dropout=0.3) for method in ("plain", "sam"))
     sam.step_function = dataclasses.replace(sam.step_function, sam_rho=0.0)
     assert_close(flat_gradients(sam), flat_gradients(plain), 1e-12)
 
 
 def test_loss_of_a_step_is_that_at_the_weights_themselves(tiny_bert, rows):
-    plain, sam = (make_training(method, tiny_bert, rows) for method in ("plain", "sam"))
+    plain, sam = (trainer(method, tiny_bert, rows) for method in ("plain", "sam"))
     for training in (plain, sam):
         training.accumulate(0)
     for name in ("loss", "correct"):
@@ -170,7 +159,7 @@ def test_memory_is_that_of_a_plain_step_and_copies_of_weights_and_gradient(metho
     model = save_tiny_model(tmp_path / "model", hidden=64, layers=4)
 
     def peak(method, **changes):
-        training = make_training(method, model, rows, BATCH, **changes)
+        training = trainer(method, model, rows, micro_batch=BATCH, **changes)
         training.accumulate(0)
         known = [*training.model.parameters(), *training.model.buffers(), training.gradient.flat]
         with LiveBytes(known) as live:

@@ -9,8 +9,8 @@ import pytest
 from safetensors.torch import load_file
 
 from scala_lab import RunSpec, train
-from scala_lab.methods.scala import Settling
-from scala_lab.training.progress import RunBar
+from scala_lab.methods.base import Settling
+from tests.command_line import interrupted_after, own_rows
 from tests.tiny import WORDS, save_tiny_model
 
 
@@ -72,23 +72,12 @@ def easy_run(tmp_path):
         writer = csv.writer(stream)
         writer.writerow(["text", "label"])
         writer.writerows([f"{WORDS[row % 2]} {WORDS[2 + row % 11]}", row % 2] for row in range(96))
-    return RunSpec.of(
-        task=str(rows),
-        text_columns=("text",),
-        label_column="label",
-        eval_file=rows,
-        model=str(save_tiny_model(tmp_path / "model", dropout=0.1)),
-        method="scala",
-        delay_rule="settled",
-        batch_size=16,
-        micro_batch=8,
-        epochs=6,
-        lr=0.03,
-        threads=1,
-    )
+    model = str(save_tiny_model(tmp_path / "model", dropout=0.1))
+    run = {"method": "scala", "delay_rule": "settled", "batch_size": 16, "micro_batch": 8, "epochs": 6, "lr": 0.03}
+    return RunSpec.of(**own_rows(rows), model=model, threads=1, **run)
 
 
-def test_noise_starts_when_the_loss_settles_and_resumed_runs_agree_to_the_bit(easy_run, tmp_path, monkeypatch):
+def test_noise_starts_when_the_loss_settles_and_resumed_runs_agree_to_the_bit(easy_run, tmp_path):
     whole = train(easy_run, tmp_path / "whole", save_every=0)
     start = whole.record["noise_start"]
     assert 0 < start < 5, "the run must settle before t_s for this test to say anything"
@@ -99,19 +88,13 @@ def test_noise_starts_when_the_loss_settles_and_resumed_runs_agree_to_the_bit(ea
     start_step = round(start * 6)
     cuts = (start_step - 2, start_step + 1)  # in the open window, and after the noise started
     for cut in cuts:
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(RunBar, "step", lambda self, line, cut=cut: _interrupt(line["step"] == cut))
+        with interrupted_after(cut), pytest.raises(KeyboardInterrupt):
             train(easy_run, tmp_path / "broken", save_every=0, resume=cut != cuts[0])
     broken = train(easy_run, tmp_path / "broken", save_every=0, resume=True)
     assert broken.record["noise_start"] == start
     assert broken.record["counts"] == whole.record["counts"]
     weights = [load_file(run.checkpoint / "model.safetensors") for run in (whole, broken)]
     assert all(tensor.equal(weights[1][name]) for name, tensor in weights[0].items())
-
-
-def _interrupt(condition):
-    if condition:
-        raise KeyboardInterrupt
 
 
 def test_noise_starts_at_the_delay_when_the_loss_does_not_settle(easy_run, tmp_path):

@@ -10,7 +10,6 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from scala_lab.cli import main
-from scala_lab.config import RunSpec
 from scala_lab.data.tasks import Task
 from scala_lab.data.tokens import TokenSplit
 from scala_lab.errors import UserError
@@ -19,11 +18,9 @@ from scala_lab.models.admission import admit
 from scala_lab.models.architectures import save_tiny, tiny_classifier
 from scala_lab.models.fast_layers import Narrowing
 from scala_lab.models.loading import check_rows, load_classifier
-from scala_lab.training.distributed import World
-from scala_lab.training.preparation import prepare
 from scala_lab.training.train import train
-from scala_lab.training.trainer import Training
 from tests.tiny import write_rows
+from tests.training.recipe_runs import make_training, recipe_spec
 
 LENGTHS = (3, 5, 9, 4, 12, 7)
 
@@ -126,18 +123,11 @@ def test_what_cannot_be_confirmed_is_refused_in_a_sentence(sentence):
         admit(REFUSED[sentence](), rows, 1, "model")
 
 
-def decoder_spec(folder, rows, **changes):
-    values = {"task": str(rows), "text_columns": ("text",), "label_column": "label", "eval_file": rows}
-    values |= {"model": str(folder), "method": "plain", "batch_size": 16, "epochs": 1, "lr": 1e-3, "threads": 1}
-    return RunSpec.of(**values, **changes).resolved()
-
-
 def test_the_loss_of_a_decoder_does_not_depend_on_the_micro_batch(tmp_path):
     folder, rows = save_tiny(tmp_path / "gpt2", "gpt2"), write_rows(tmp_path / "rows.csv", 16)
     losses = []
     for micro_batch in (1, 64):
-        spec = decoder_spec(folder, rows, micro_batch=micro_batch, precision="float64")
-        training = Training(spec, prepare(spec), World(0, 1, torch.device("cpu")))
+        training = make_training(recipe_spec("plain", folder, rows, micro_batch=micro_batch))
         training.accumulate(0)
         losses.append(training.gradient.statistics()["loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-12)
@@ -146,7 +136,7 @@ def test_the_loss_of_a_decoder_does_not_depend_on_the_micro_batch(tmp_path):
 def test_a_trained_decoder_is_what_stock_transformers_loads_and_runs(tmp_path, capfd):
     """Saved with the pad token that it was given, so that the stock model and tokenizer give its predictions."""
     folder, rows = save_tiny(tmp_path / "gpt2", "gpt2"), write_rows(tmp_path / "rows.csv", 24)
-    result = train(decoder_spec(folder, rows), tmp_path / "run")
+    result = train(recipe_spec("plain", folder, rows, precision="float32", epochs=1, lr=1e-3), tmp_path / "run")
     assert result.record["admission"]["gradient_difference"] < 1e-9
     assert main(["evaluate", str(tmp_path / "run"), "--predictions", str(tmp_path / "found.jsonl")]) == 0
     found = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]

@@ -8,9 +8,10 @@ import torch
 from scala_lab.config import RunSpec
 from scala_lab.data.tasks import Task
 from scala_lab.errors import UserError
-from scala_lab.models.encoder import Encoder, replaced_embeddings
+from scala_lab.models.encoder import Encoder, eval_mode, replaced_embeddings
 from scala_lab.models.loading import load_classifier, load_tokenizer
 from scala_lab.training.train import train
+from tests.command_line import own_rows
 from tests.tiny import ARCHITECTURES, save_tiny_model, write_rows
 
 TASK = Task("own", ("text",), "label", ("no", "yes"))
@@ -99,11 +100,11 @@ def test_padding_does_not_change_logits(folder):
         torch.testing.assert_close(model(**batch(folder, [text])).logits[0], together[row], rtol=0, atol=1e-12)
 
 
-def test_dropout_off_is_for_the_block_only(folder):
+def test_eval_mode_is_for_the_block_only(folder):
     model = load_classifier(str(folder), TASK, dropout=0.5).train()
     encoder, inputs = Encoder(model), batch(folder)
     with torch.no_grad():
-        with encoder.dropout_off():
+        with eval_mode(model):
             assert encoder.predict(inputs).equal(encoder.predict(inputs))
         assert model.training
         assert not encoder.predict(inputs).equal(encoder.predict(inputs))
@@ -111,21 +112,8 @@ def test_dropout_off_is_for_the_block_only(folder):
 
 def test_every_architecture_trains_with_noise(folder, tmp_path):
     rows = write_rows(tmp_path / "rows.csv", 32)
-    spec = RunSpec.of(
-        task=str(rows),
-        text_columns=("text",),
-        label_column="label",
-        eval_file=rows,
-        model=str(folder),
-        method="scala-effective",
-        delay=0.0,
-        epochs=1,
-        batch_size=8,
-        micro_batch=4,
-        lr=0.01,
-        threads=1,
-    )
-    result = train(spec, tmp_path / "run")
+    run = {"method": "scala-effective", "delay": 0.0, "epochs": 1, "batch_size": 8, "micro_batch": 4, "lr": 0.01}
+    result = train(RunSpec.of(**own_rows(rows), model=str(folder), threads=1, **run), tmp_path / "run")
     assert result.status == "finished"
     assert result.record["counts"]["noised_samples"] == 32
     assert result.record["counts"]["skipped_noise"] == 0

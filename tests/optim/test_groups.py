@@ -155,11 +155,6 @@ def test_spec_reaches_the_optimizer(models, optimizer):
         assert group["max_weight_norm"] == 7.0
 
 
-def test_unresolved_spec_is_refused(models):
-    with pytest.raises(ValueError, match="resolved"):
-        build_optimizer(models["bert"], RunSpec().optim, lr=0.1)
-
-
 def test_default_rate_grows_with_the_root_of_the_batch_and_falls_with_width():
     assert default_rate("adamw", 384, 1024) == pytest.approx(1e-3, rel=0.01)
     assert default_rate("lamb", 384, 1024) == pytest.approx(2e-2, rel=0.01)

@@ -143,8 +143,8 @@ def scala_noise(row, e, clean, options):
 
 
 def freelb(row, options):
-    e = row.embeddings()
-    delta = row.noise(uniform_noise) * options["adv_init"] / e[0].numel() ** 0.5
+    e, l2 = row.embeddings(), options["adv_norm"] == "l2"
+    delta = row.noise(uniform_noise) * options["adv_init"] / (e[0].numel() ** 0.5 if l2 else 1.0)
     total = 0.0
     for k in range(options["adv_passes"]):
         delta = delta.detach().requires_grad_()
@@ -152,7 +152,7 @@ def freelb(row, options):
         total = total + loss / options["adv_passes"]
         if k + 1 < options["adv_passes"]:
             (g,) = torch.autograd.grad(loss, delta, retain_graph=True)
-            moved = delta.detach() + options["adv_lr"] * g / g.norm().clamp_min(1e-8)
-            limit = options["adv_max_norm"]
-            delta = moved * (limit / moved.norm() if 0 < limit < moved.norm() else 1.0)
+            delta = delta.detach() + options["adv_lr"] * g / (g.norm() if l2 else g.abs().max()).clamp_min(1e-8)
+            limit = options["adv_max_norm"] or float("inf")
+            delta = delta * min(1.0, limit / delta.norm()) if l2 else delta.clamp(-limit, limit)
     return total

@@ -19,31 +19,43 @@ from scala_lab.methods.recipes import RECIPES
 from scala_lab.training.distributed import World, join_world
 from scala_lab.training.preparation import prepare
 from scala_lab.training.trainer import Training
+from tests.command_line import own_rows
 
+ALONE = World(0, 1, torch.device("cpu"))
 BATCH = 16
 STEPS = 5
 
 
-def recipe_spec(method: str, model: Path, rows: Path, precision: str, micro_batch: int, workers: int) -> RunSpec:
+def recipe_spec(method: str, model: Path, rows: Path, **changes: object) -> RunSpec:
     """A short run without dropout in which the noise, where the recipe has any, acts from the first step."""
-    values = {
-        "task": str(rows),
-        "text_columns": ("text",),
-        "label_column": "label",
-        "eval_file": rows,
-        "model": str(model),
-        "method": method,
-        "dropout": 0.0,
-        "batch_size": BATCH,
-        "micro_batch": micro_batch,
-        "precision": precision,
-        "workers": workers,
-        "threads": 1,
-        "lr": 0.02,
-    }
+    values = own_rows(rows, model=str(model), method=method, dropout=0.0, batch_size=BATCH, micro_batch=4, lr=0.02)
+    values |= {"precision": "float64", "threads": 1, "device": "cpu"}
     if "delay" in RECIPES[method].option_values():
         values["delay"] = 0.0
-    return RunSpec.of(**values).resolved()
+    return RunSpec.of(**values | changes).resolved()
+
+
+def make_training(spec: RunSpec, world: World = ALONE) -> Training:
+    """The trainer of a run, in training mode."""
+    training = Training(spec, prepare(spec), world)
+    training.model.train()
+    return training
+
+
+def take_steps(training: Training, steps: int = STEPS) -> torch.Tensor:
+    """All weights, flat, after some steps."""
+    for step in range(steps):
+        training.accumulate(step)
+        training.update(step)
+    return flat_weights(training)
+
+
+def flat_weights(training: Training) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in training.model.parameters()])
+
+
+def difference(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((found - expected).norm() / expected.norm())
 
 
 def precision_of(method: str) -> str:
@@ -51,34 +63,24 @@ def precision_of(method: str) -> str:
     return "float64" if RECIPES[method].option_values().get("ascent") == "normalized" else "float32"
 
 
-def gradient(spec: RunSpec, world: World, step: int = 0) -> torch.Tensor:
+def gradient(spec: RunSpec, world: World = ALONE, step: int = 0) -> torch.Tensor:
     """The flat mean gradient of a step."""
-    training = Training(spec, prepare(spec), world)
-    training.model.train()
+    training = make_training(spec, world)
     training.accumulate(step)
     return training.gradient.gradients.clone()
 
 
-def weights(spec: RunSpec, world: World) -> torch.Tensor:
-    """All weights, flat, after STEPS steps."""
-    training = Training(spec, prepare(spec), world)
-    training.model.train()
-    for step in range(STEPS):
-        training.accumulate(step)
-        training.update(step)
-    return torch.cat([parameter.detach().flatten() for parameter in training.model.parameters()])
-
-
 def main(model: str, rows: list[str], out: str) -> None:
     """Compute everything as one of two workers; the first one writes it."""
-    world = join_world(recipe_spec("plain", Path(model), Path(rows[0]), "float64", 2, 2).machine)
+    world = join_world(recipe_spec("plain", Path(model), Path(rows[0]), workers=2).machine)
     for file in map(Path, rows):
         found = {}
         for method in RECIPES:
-            spec = recipe_spec(method, Path(model), file, precision_of(method), 2, 2)
-            found[f"{method} gradient"] = gradient(spec, world)
-            found[f"{method} last gradient"] = gradient(spec, world, step=2)
-            found[f"{method} weights"] = weights(recipe_spec(method, Path(model), file, "float64", 2, 2), world)
+            spec = recipe_spec(method, Path(model), file, micro_batch=2, workers=2)
+            compared = spec.override(precision=precision_of(method)).resolved()
+            found[f"{method} gradient"] = gradient(compared, world)
+            found[f"{method} last gradient"] = gradient(compared, world, step=2)
+            found[f"{method} weights"] = take_steps(make_training(spec, world))
         if world.leads:
             save_file(found, Path(out) / f"{file.stem}.safetensors")
     world.leave()

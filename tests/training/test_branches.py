@@ -16,7 +16,7 @@ from scala_lab.config import plain_epochs, steps_before
 from scala_lab.methods.recipes import RECIPES
 from scala_lab.training import distributed as launch
 from scala_lab.training.run_dir import RunResult
-from tests.command_line import interrupted_after, refuse, train_flags
+from tests.command_line import interrupted_after, own_rows, refuse, train_flags
 from tests.tiny import save_tiny_model, write_rows
 from tests.training import forked
 
@@ -39,9 +39,8 @@ def _forked(monkeypatch):
 def spec(inputs, **changes) -> RunSpec:
     """A run of 9 steps over 3 epochs."""
     model, rows = inputs
-    columns = {"task": str(rows), "text_columns": ("text",), "label_column": "label", "eval_file": rows}
     run = {"batch_size": 16, "micro_batch": 8, "epochs": 3, "heldout_samples": 4, "lr": 0.01, "threads": 1}
-    return RunSpec.of(**columns, model=str(model), device="cpu", **{**run, **changes})
+    return RunSpec.of(**own_rows(rows), model=str(model), device="cpu", **{**run, **changes})
 
 
 def evidence(run: RunResult) -> dict[str, object]:

@@ -22,19 +22,20 @@ from scala_lab.training import trainer
 from scala_lab.training.distributed import World, reserved_port
 from scala_lab.training.preparation import prepare
 from scala_lab.training.trainer import predict_split
+from tests.command_line import own_rows, train_flags
 from tests.processes import run
 from tests.tiny import write_rows
+from tests.training.recipe_runs import ALONE
 
 pytestmark = pytest.mark.long
 
 
 def test_evaluation_runs_each_row_once_and_to_the_same_bits_on_any_number_of_workers(tiny_bert, tmp_path, monkeypatch):
     rows = write_rows(tmp_path / "rows.csv", 53)
-    spec = RunSpec.of(task=rows, text_columns=("text",), label_column="label", eval_file=rows, model=str(tiny_bert))
-    prepared = prepare(spec)
+    prepared = prepare(RunSpec.of(**own_rows(rows), model=str(tiny_bert)))
     split = prepared.evals["dev"]
     encoder = Encoder(load_classifier(str(tiny_bert), prepared.task))
-    alone = predict_split(encoder, split, 4, Padding(0), World(0, 1, torch.device("cpu")))
+    alone = predict_split(encoder, split, 4, Padding(0), ALONE)
     assert alone.shape == (53, 2)
     one_by_one = [
         encoder.predict({k: v for k, v in trainer.collate(split, np.array([row]), Padding(0)).items() if k != "labels"})
@@ -57,21 +58,21 @@ def test_evaluation_runs_each_row_once_and_to_the_same_bits_on_any_number_of_wor
 
 def test_torchrun_and_our_launcher_give_the_same_run_even_if_a_worker_cannot_clear_up(tiny_bert, tmp_path, monkeypatch):
     rows = write_rows(tmp_path / "rows.csv", 50)
-    flags = f"train --task {rows} --label-column label --eval-file {rows} --model {tiny_bert} --method lamb --epochs 2"
-    flags += " --batch-size 8 --micro-batch 3 --threads 1 --lr 0.01 --text-columns text --out"
+    command = {
+        name: train_flags(tiny_bert, rows, epochs=2, batch_size=8, micro_batch=3, workers=workers, out=tmp_path / name)
+        for name, workers in (("torchrun", None), ("ours", 2))
+    }
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     (tmp_path / "sitecustomize.py").write_text(
         'import atexit, os\nif "RANK" in os.environ:\n    atexit.register(os.abort)\n'  # as a library's thread may
     )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    run([*torchrun, "-m", "scala_lab", *flags.split(), tmp_path / "torchrun"])
-    assert main([*flags.split(), str(tmp_path / "ours"), "--workers", "2"]) == 0
-    names = ("torchrun", "ours")
-    records = {name: json.loads((tmp_path / name / "run.json").read_text()) for name in names}
-    assert records["torchrun"]["id"] == records["ours"]["id"]
-    assert records["torchrun"]["metrics"] == records["ours"]["metrics"]
-    weights = [(tmp_path / name / "checkpoint" / "model.safetensors").read_bytes() for name in names]
+    run([*torchrun, "-m", "scala_lab", *command["torchrun"]])
+    assert main(command["ours"]) == 0
+    theirs, ours = (json.loads((tmp_path / name / "run.json").read_text()) for name in command)
+    assert (theirs["id"], theirs["metrics"]) == (ours["id"], ours["metrics"])
+    weights = [(tmp_path / name / "checkpoint" / "model.safetensors").read_bytes() for name in command]
     assert weights[0] == weights[1]
 
 

@@ -7,16 +7,14 @@ import json
 import sys
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from scala_lab.methods.recipes import RECIPES
-from scala_lab.training.distributed import World, reserved_port
+from scala_lab.training.distributed import reserved_port
 from tests.processes import started
 from tests.tiny import write_rows
-from tests.training.recipe_runs import BATCH, gradient, precision_of, recipe_spec, weights
+from tests.training.recipe_runs import BATCH, difference, gradient, make_training, precision_of, recipe_spec, take_steps
 
-ALONE = World(0, 1, torch.device("cpu"))
 # 41 rows: the third batch has 9; 33 rows: it has 1, fewer than the two workers
 ROWS = (41, 33)
 
@@ -47,24 +45,19 @@ def two_workers(tiny_bert, tmp_path_factory):
     return {count: (file, load_file(folder / f"{file.stem}.safetensors")) for count, file in files.items()}
 
 
-def difference(left, right):
-    return float((left - right).norm() / right.norm())
-
-
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("method", RECIPES)
 def test_every_recipe_is_the_same_however_cut(method, rows, tiny_bert, two_workers):
     file, pair = two_workers[rows]
     precision = precision_of(method)
     tolerance = {"float64": 1e-9, "float32": 1e-5}[precision]
-    whole = recipe_spec(method, tiny_bert, file, precision, BATCH, 1)
-    eighths = recipe_spec(method, tiny_bert, file, precision, BATCH // 8, 1)
+    whole, eighths = (recipe_spec(method, tiny_bert, file, micro_batch=size) for size in (BATCH, BATCH // 8))
     for name, step in (("gradient", 0), ("last gradient", 2)):
-        reference = gradient(whole, ALONE, step)
+        reference, cut = (gradient(spec.override(precision=precision), step=step) for spec in (whole, eighths))
         assert reference.norm() > 1e-3
-        assert difference(gradient(eighths, ALONE, step), reference) < tolerance
+        assert difference(cut, reference) < tolerance
         assert difference(pair[f"{method} {name}"], reference) < tolerance
 
-    reference = weights(recipe_spec(method, tiny_bert, file, "float64", BATCH, 1), ALONE)
-    assert difference(weights(recipe_spec(method, tiny_bert, file, "float64", BATCH // 8, 1), ALONE), reference) < 1e-9
+    reference, cut = (take_steps(make_training(spec)) for spec in (whole, eighths))
+    assert difference(cut, reference) < 1e-9
     assert difference(pair[f"{method} weights"], reference) < 1e-9

@@ -6,24 +6,15 @@ import json
 
 import pytest
 
-from scala_lab import RunSpec, train
+from scala_lab import train
 from scala_lab.errors import UserError
 from tests.tiny import write_rows
+from tests.training.recipe_runs import recipe_spec
 
 
 def run(tiny_bert, rows, folder, **values):
-    settings = {"task": str(rows), "text_columns": ("text",), "label_column": "label", "model": str(tiny_bert)}
-    settings |= {
-        "dropout": 0.1,
-        "method": "scala-effective",
-        "delay": 0.0,
-        "rho": 0.05,
-        "omega": 0.05,
-        "lr": 3e-3,
-        "epochs": 4,
-    }
-    settings |= {"batch_size": 16, "threads": 1, "device": "cpu", "precision": "float64"}
-    result = train(RunSpec.of(**{**settings, **values}), folder, progress=False)
+    settings = {"dropout": 0.1, "rho": 0.05, "omega": 0.05, "lr": 3e-3, "epochs": 4, "eval_file": None, **values}
+    result = train(recipe_spec("scala-effective", tiny_bert, rows, **settings), folder)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return result, lines
 

@@ -9,17 +9,12 @@ import pytest
 import torch
 import transformers
 
-from scala_lab.config import RunSpec
 from scala_lab.methods.recipes import RECIPES
 from scala_lab.models.loading import load_classifier
-from scala_lab.training.distributed import World
-from scala_lab.training.preparation import prepare
-from scala_lab.training.trainer import Training
 from tests.tiny import WORDS, save_tiny_model
 from tests.training.plain_loop import plain_loop
+from tests.training.recipe_runs import STEPS, make_training, recipe_spec, take_steps
 
-ALONE = World(0, 1, torch.device("cpu"))
-STEPS = 5
 METHODS = list(RECIPES)
 
 
@@ -45,29 +40,19 @@ def own_initialisation(folder, width=32, labels=2, **changes):
 
 
 def spec_of(model, rows, method, **changes):
-    values = {"task": str(rows), "text_columns": ("text",), "label_column": "label", "eval_file": rows}
-    values |= {"model": str(model), "method": method, "dropout": 0.0, "precision": "float64", "threads": 1}
     # an eps at which Adam's steps do not hang on gradients that are zero but for rounding
-    values |= {"batch_size": 4, "micro_batch": 3, "epochs": 3, "lr": 0.01, "eps": 1e-3, **changes}
-    options = RECIPES[method].option_values()
-    if "delay" in options:
-        values["delay"] = 0.0
-    if "pga" in options:
-        values["pga"] = "exact"
-    if "sigma" in options:
-        values["sigma"] = 0.05  # a start at which the gradient of r is well above rounding
-    return RunSpec.of(**values).resolved()
+    values = {"batch_size": 4, "micro_batch": 3, "epochs": 3, "lr": 0.01, "eps": 1e-3, **changes}
+    if "pga" in RECIPES[method].option_values():
+        values |= {"pga": "exact", "sigma": 0.05}  # a start at which the gradient of r is well above rounding
+    return recipe_spec(method, model, rows, **values)
 
 
 def largest_difference(spec):
     """Of any weight, relative to the largest move of any weight."""
-    prepared = prepare(spec)
-    training = Training(spec, prepared, ALONE)
-    training.model.train()
+    training = make_training(spec)
+    prepared = training.data
     start = [parameter.detach().clone() for parameter in training.model.parameters()]
-    for step in range(STEPS):
-        training.accumulate(step)
-        training.update(step)
+    take_steps(training)
     mean = float(prepared.train.labels.mean()) if prepared.task.regression else None
     stock = load_classifier(spec.encoder.model, prepared.task, seed=spec.seed, dropout=0.0, first_guess=mean).double()
     plain_loop(stock, training, STEPS)

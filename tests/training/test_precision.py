@@ -12,19 +12,17 @@ import torch
 
 from scala_lab.cli import main
 from scala_lab.commands import doctor
-from scala_lab.config import MachineSpec, RunSpec
+from scala_lab.config import MachineSpec
 from scala_lab.errors import UserError
 from scala_lab.methods.recipes import RECIPES
 from scala_lab.training import precision, trainer
 from scala_lab.training.distributed import World
 from scala_lab.training.precision import GROWTH_STEPS, LossScale, check_precision, matrix_products
-from scala_lab.training.preparation import prepare
 from scala_lab.training.trainer import Training
 from tests.command_line import interrupted_after, refuse, strict_json, train_flags
 from tests.tiny import write_rows
 from tests.training.in_threads import both
-
-ALONE = World(0, 1, torch.device("cpu"))
+from tests.training.recipe_runs import ALONE, difference, flat_weights, make_training, recipe_spec
 
 
 @pytest.fixture
@@ -33,14 +31,7 @@ def training(tmp_path, tiny_bert):
     rows = write_rows(tmp_path / "rows.csv", 40)
 
     def make(method: str, precision: str, world: World = ALONE) -> Training:
-        values = {"task": rows, "text_columns": ("text",), "label_column": "label", "eval_file": rows, "lr": 0.02}
-        values |= {"model": str(tiny_bert), "batch_size": 16, "micro_batch": 4, "threads": 1, "device": "cpu"}
-        if "delay" in RECIPES[method].option_values():
-            values["delay"] = 0.0
-        spec = RunSpec.of(method=method, precision=precision, workers=world.size, **values).resolved()
-        made = Training(spec, prepare(spec), world)
-        made.model.train()
-        return made
+        return make_training(recipe_spec(method, tiny_bert, rows, precision=precision, workers=world.size), world)
 
     return make
 
@@ -50,14 +41,6 @@ def step(training: Training, number: int) -> tuple[float, torch.Tensor]:
     training.accumulate(number)
     norm, _ = training.update(number)
     return norm, training.gradient.gradients.clone()
-
-
-def weights(training: Training) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in training.model.parameters()])
-
-
-def difference(found: torch.Tensor, expected: torch.Tensor) -> float:
-    return float((found - expected).norm() / expected.norm())
 
 
 # a product is rounded by 2^-11 in fp16 and 2^-8 in bf16; a few dozen of them in a row lie between input and gradient
@@ -70,7 +53,7 @@ def test_few_steps_stay_near_those_of_float32(method, name, tolerance, training)
         if number == 0:
             assert 0 < difference(rounded_gradient, gradient) < tolerance
         assert rounded_norm == pytest.approx(norm, rel=5 * tolerance)
-    assert difference(weights(rounded), weights(exact)) < tolerance
+    assert difference(flat_weights(rounded), flat_weights(exact)) < tolerance
     assert rounded.progress.skipped_steps == 0
 
 
@@ -88,17 +71,17 @@ def test_loss_scale_is_undone_to_the_last_bit_that_counts(method, scale, trainin
 def test_overflow_skips_the_step_and_lowers_the_scale_until_it_fits(training):
     made = training("lamb", "fp16")
     made.loss_scale.value = 2.0**40
-    before, norms = weights(made), []
+    before, norms = flat_weights(made), []
     for number in range(40):
         norm, _ = step(made, number % made.steps)
         norms.append(norm)
         if math.isfinite(norm):
             break
-        assert weights(made).equal(before), "a step that overflows changes nothing"
+        assert flat_weights(made).equal(before), "a step that overflows changes nothing"
         assert made.loss_scale.value == 2.0 ** (39 - number)
         assert not made.optimizer.state_dict()["state"].get(0, {}).get("step", 0)
     assert 5 < len(norms) < 40
-    assert not weights(made).equal(before)
+    assert not flat_weights(made).equal(before)
     fresh = training("lamb", "float32")
     assert norms[-1] == pytest.approx(step(fresh, (len(norms) - 1) % made.steps)[0], rel=0.02)
 
@@ -126,9 +109,9 @@ def test_overflow_of_one_worker_is_seen_by_all(training):
 
     def run(made):
         norms = [step(made, number)[0] for number in range(2)]
-        return norms, made.loss_scale, weights(made), made.gradient.describe_broken(norms[-1])
+        return norms, made.loss_scale, flat_weights(made), made.gradient.describe_broken(norms[-1])
 
-    before = weights(training("lamb", "fp16"))
+    before = flat_weights(training("lamb", "fp16"))
     for norms, scale, after, broken in both(make, run):
         assert not any(map(math.isfinite, norms))
         assert scale == LossScale(2.0**14)

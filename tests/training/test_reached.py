@@ -14,15 +14,12 @@ from scala_lab.data.tokens import collate
 from scala_lab.errors import UserError
 from scala_lab.optim.build import build_optimizer, rate_factor
 from scala_lab.training import preparation, trainer
-from scala_lab.training.distributed import World
 from scala_lab.training.preparation import prepare
 from scala_lab.training.trainer import GradientBuffer, Training
 from tests.command_line import interrupted_after, train_flags
 from tests.tiny import write_rows
 from tests.training.in_threads import both
-
-ALONE = World(0, 1, torch.device("cpu"))
-STEPS = 5
+from tests.training.recipe_runs import ALONE, STEPS, recipe_spec
 
 
 class Ignore(torch.autograd.Function):
@@ -76,11 +73,9 @@ def _routed(monkeypatch):
 def spec(tmp_path, tiny_bert):
     rows = write_rows(tmp_path / "rows.csv", 40)
 
-    def of(**changes) -> RunSpec:
-        values = {"task": rows, "text_columns": ("text",), "label_column": "label", "eval_file": rows, "lr": 0.02}
-        values |= {"model": str(tiny_bert), "batch_size": 8, "micro_batch": 3, "threads": 1, "precision": "float64"}
-        values |= {"method": "plain", "clip_norm": 0.0, "weight_decay": 0.3, "device": "cpu"}
-        return RunSpec.of(**values | changes).resolved()
+    def of(method="plain", **changes) -> RunSpec:
+        values = {"batch_size": 8, "micro_batch": 3, "clip_norm": 0.0, "weight_decay": 0.3}
+        return recipe_spec(method, tiny_bert, rows, **values | changes)
 
     return of
 

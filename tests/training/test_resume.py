@@ -11,6 +11,7 @@ import pytest
 from safetensors.torch import load_file
 
 from scala_lab.cli import main
+from tests.command_line import train_flags
 from tests.processes import started, wait_until
 from tests.tiny import save_tiny_model, write_rows
 
@@ -26,27 +27,9 @@ def inputs(tmp_path_factory):
 
 
 def command(inputs, out, workers, *more, **changes):
-    model, rows = inputs
-    settings = {
-        "task": rows,
-        "label-column": "label",
-        "eval-file": rows,
-        "model": model,
-        "method": "scala-effective",
-        "delay": 0.5,
-        "epochs": 3,
-        "batch-size": 8,
-        "micro-batch": 4,
-        "workers": workers,
-        "threads": 1,
-        "save-every": 0,
-        "lr": 0.01,
-        "out": out,
-        **{name.replace("_", "-"): value for name, value in changes.items()},
-    }
-    given = {name: value for name, value in settings.items() if value is not None}
-    flags = [word for name, value in given.items() for word in (f"--{name}", str(value))]
-    return [sys.executable, "-m", "scala_lab", "train", *flags, "--text-columns", "text", *more]
+    settings = {"method": "scala-effective", "delay": 0.5, "batch_size": 8, "micro_batch": 4, "save_every": 0}
+    settings |= {"workers": workers, "out": out, **changes}
+    return [sys.executable, "-m", "scala_lab", *train_flags(*inputs, **settings), *more]
 
 
 def steps_logged(out: Path) -> list[int]:

@@ -21,7 +21,6 @@ from scala_lab.data.synthetic.lexicon import CHILDREN, LISTS, OPINIONS, OPPOSITE
 from scala_lab.data.synthetic.pairs import premise_and_hypothesis, question_and_sentence, question_pair, sentence_pair
 from scala_lab.data.synthetic.scenes import CONTRADICTION, ENTAILMENT, NEUTRAL
 from scala_lab.data.tasks import Rows
-from scala_lab.errors import UserError, nearest
 
 STRONGER, WEAKER, NEGATION = 1.5, 0.5, -0.7
 MIN_VALUE = 0.6  # sentences whose absolute value is at most this are not used
@@ -173,8 +172,6 @@ EMBEDDED: dict[str, tuple[Callable[[Rng, bool, int], Row], int]] = {
 
 def generate(name: str) -> dict[str, Rows]:
     """Generate the `train` and `dev` rows of an embedded task, all different, with classes balanced before noise."""
-    if name not in EMBEDDED:
-        raise UserError(f"unknown embedded task {name!r}: {nearest(name, EMBEDDED)}")
     draw_row, classes = EMBEDDED[name]
     dev = _draw_rows(partial(draw_row, Rng(f"{name} dev"), True), DEV_ROWS, classes, {})
     train = _draw_rows(partial(draw_row, Rng(f"{name} train", AVOID_RARE), False), TRAIN_ROWS, classes, dev)

@@ -234,11 +234,8 @@ def _edit_phrase(change: Callable[[Rng, Phrase], Phrase], rng: Rng, scene: Scene
     return scene._replace(action=scene.action._replace(object=descend(scene.action.object)))
 
 
-def _edit_noun(table: dict[str, list[str]], rng: Rng, scene: Scene) -> Scene:
-    def change(rng: Rng, phrase: Phrase) -> Phrase:
-        return phrase._replace(noun=_substitute(rng, table, phrase.noun, "noun"))
-
-    return _edit_phrase(change, rng, scene)
+def _other_noun(table: dict[str, list[str]], rng: Rng, phrase: Phrase) -> Phrase:
+    return phrase._replace(noun=_substitute(rng, table, phrase.noun, "noun"))
 
 
 def _edit_verb(table: dict[str, list[str]], rng: Rng, scene: Scene) -> Scene:
@@ -293,9 +290,9 @@ def _edit_circumstance(rng: Rng, scene: Scene) -> Scene:
 
 _EDITS: dict[str, Callable[[Rng, Scene], Scene]] = {
     "synonym": _edit_synonym,
-    "hypernym": partial(_edit_noun, HYPERNYMS["noun"]),
-    "hyponym": partial(_edit_noun, CHILDREN["noun"]),
-    "sibling": partial(_edit_noun, SIBLINGS["noun"]),
+    "hypernym": partial(_edit_phrase, partial(_other_noun, HYPERNYMS["noun"])),
+    "hyponym": partial(_edit_phrase, partial(_other_noun, CHILDREN["noun"])),
+    "sibling": partial(_edit_phrase, partial(_other_noun, SIBLINGS["noun"])),
     "add_adjective": partial(_edit_phrase, _add_adjective),
     "drop_modifier": partial(_edit_phrase, _drop_modifier),
     "opposite_adjective": partial(_edit_phrase, _opposite_adjective),
