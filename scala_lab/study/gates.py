@@ -72,7 +72,7 @@ class _Names:
     """Names a run in a sentence by its arm and by what else tells the frame's runs apart."""
 
     def __init__(self, frame: pd.DataFrame, column: str) -> None:
-        forms = {"model": "{}", "task": "on {}", "batch_size": "at B={}"}
+        forms = {"model": "{}", "task": "on {}", "batch_size": "at B={:.0f}"}  # a column with gaps is one of floats
         self.column = column
         self.forms = {
             name: form
@@ -82,7 +82,7 @@ class _Names:
 
     def __call__(self, run: Any, seed: bool = False) -> str:
         words = [str(run[self.column]), *(form.format(run[name]) for name, form in self.forms.items())]
-        return " ".join([*words, f"(seed {run['seed']})"] if seed else words)
+        return " ".join([*words, f"(seed {run['seed']:g})"] if seed else words)
 
 
 def _sentence(found: Sequence[str], most: int = 3) -> str:

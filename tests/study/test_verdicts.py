@@ -268,6 +268,11 @@ def test_arms_that_a_profile_leaves_out_fail_with_a_sentence():
     assert failed(frame.iloc[:0]) == list(GATES)
 
 
+def test_a_run_is_named_by_what_tells_it_apart():
+    frame = fair_runs().assign(batch_size=[32.0, 512.0] * 8, seed=lambda runs: runs["seed"].astype(float))
+    assert "A on sst2 at B=32 (seed 0) ends at 0.52 of chance's loss" in rule(spoiled(frame, train_loss=0.36)).why
+
+
 def test_one_seed_fails():
     assert failed(fair_runs(seeds=1)) == ["seeds"]
 
