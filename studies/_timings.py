@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -144,7 +144,7 @@ def workers_gate(counts: Sequence[float], needed: int) -> Gate:
     """Ask that steps were timed with so many workers."""
     most = max(counts, default=0)
     found = f"timed with up to {most:g} worker{'s' * (most != 1)}"
-    return Gate("workers", most >= needed, found, "" if most >= needed else f"steps timed with {needed} workers")
+    return Gate("workers", most >= needed, found, f"steps timed with {needed} workers")
 
 
 def heldout_rows(done: DataFrame) -> DataFrame:
@@ -153,17 +153,19 @@ def heldout_rows(done: DataFrame) -> DataFrame:
     The predictions come from the calibration among the cells, which has seen none of the timed steps.
     """
     constants, rows = constants_of(done), []
-    for cell in measured(done).to_dict("records") if constants is not None else []:
+    if constants is None:
+        return data_frame([])
+    for cell in measured(done).to_dict("records"):
         workers, link = int(cell["workers"]), cell["link"]
-        if constants is None or (workers > 1 and link not in constants.links):
+        if workers > 1 and link not in constants.links:
             continue
         model = constants.model(link)
+        predictions = {"step": model.step_seconds, "without": model.without_communication}
         for label, batch_size in cell["sizes"].items():
             names = ("micro_batches", "rows", "tokens", "squares")
             loads = [Load(*load) for load in zip(*(cell[f"{label}:load {name}"] for name in names), strict=True)]
-            predictions = [("step", model.step_seconds), ("without", model.without_communication)]
-            for value, predict in predictions if workers > 1 else predictions[:1]:
-                predicted = np.median([predict(load, workers, **_kind(label)) for load in loads])
+            for value in predictions if workers > 1 else ("step",):
+                predicted = np.median([predictions[value](load, workers, **_kind(label)) for load in loads])
                 seconds = np.median(cell[f"{label}:{value}"])
                 rows.append(
                     {"task": cell["task"], "method": label, "B": batch_size, "workers": workers, "link": link}
@@ -209,14 +211,11 @@ def projected_steps(profile: Profile, done: DataFrame) -> DataFrame:
         micro_batch = min(int(profile.settings.get("micro_batch", 64)), batch_size)
         for workers in counts:
             load = even_load(batch_size, workers, micro_batch, length)
-            times: dict[str, Callable[..., float]] = {
-                "seconds": model.step_seconds,
-                "without": model.without_communication,
-            }
             rows.append(
                 {"label": label, "B": batch_size, "workers": workers, "factor": factor}
                 | {"steps_per_epoch": cell[f"{label}:steps_per_epoch"]}
-                | {name: predict(load, workers, **_kind(label)) for name, predict in times.items()}
+                | {"seconds": model.step_seconds(load, workers, **_kind(label))}
+                | {"without": model.without_communication(load, workers, **_kind(label))}
             )
     return data_frame(rows)
 

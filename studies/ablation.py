@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, main
 from scala_lab.study.gates import accuracy_gates
-from scala_lab.study.statistics import LEVEL, paired_difference, paired_ratio
-from scala_lab.study.tables import difference_drawing, notes, table_by_task
+from scala_lab.study.statistics import paired_difference, paired_ratio
+from scala_lab.study.tables import accuracy_findings
 from scala_lab.study.variants import LAMB, SCALA_OTHER, SCALA_TUNED, SMALL_BATCH, WITHOUT_DELAY, arm_cells
-from scala_lab.study.verdicts import EQUAL, SLACK, Claim, ClaimRecord, effect, equivalent, judge, record, within
+from scala_lab.study.verdicts import EQUAL, SLACK, Claim, ClaimRecord, effect, equivalent, record, within
 from studies._paper_tables import TABLE_3, paper_table
 
 INDEX = ("method", "batch_size")
@@ -39,42 +39,36 @@ def cells(profile: Profile) -> list[Cell]:
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare cost and accuracy without each part."""
-    claim = judge(partial(c11, level=profile.level), frame)
-    scala = SCALA_TUNED.method
-    table = Tabulation(
-        "",
-        table_by_task(
-            frame, INDEX, profile.tasks, ("forward_passes", "score", "dev"), against=scala, level=profile.level
-        ),
-        f"Table 3: ScaLA at B={profile.large_batch} without each of its parts.",
-        [
-            *notes(profile, frame, against=scala),
-            "Without PGA-1 the step is LAMB's to the bit, so that row is LAMB's runs. Without group-wise rates the "
-            "optimizer is AdamW at its own rate.",
-        ],
+    return accuracy_findings(
+        profile,
+        frame,
+        [c11],
+        about="Table 3",
+        caption=f"ScaLA at B={profile.large_batch} without each of its parts.",
+        note="Without PGA-1 the step is LAMB's to the bit, so that row is LAMB's runs. Without group-wise rates the "
+        "optimizer is AdamW at its own rate.",
+        index=INDEX,
+        shown=("forward_passes", "score", "dev"),
+        against=SCALA_TUNED.method,
+        title="ScaLA without its parts",
+        tables=[paper_table(3, TABLE_3, INDEX)],
+        found="Without delay: {} the forward passes and {}; without group-wise rates {}; without PGA-1 {}.",
     )
-    passes, delay, groups, noise = (part.estimate for part in claim.parts[:4])
-    summary = (
-        f"Without delay: {passes} the forward passes and {delay}; without group-wise rates {groups}; without PGA-1 "
-        f"{noise}."
-    )
-    figures = difference_drawing(claim.parts[1:], "ScaLA without its parts", "Table 3")
-    return Findings([table, paper_table(3, TABLE_3, INDEX)], figures, [claim], summary)
 
 
-def c11(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:
+def c11(frame: DataFrame) -> ClaimRecord:
     """Compare the variants without delay, without group-wise rates and without PGA-1 with ScaLA."""
     scala, other, delay, groups, noise = (
         variant.method for variant in (SCALA_TUNED, SCALA_OTHER, WITHOUT_DELAY, WITHOUT_GROUPS, WITHOUT_NOISE)
     )
-    minus = partial(paired_difference, frame, level=level)
-    passes = paired_ratio(frame, delay, scala, value="forward_passes", level=level)
+    minus, passes = partial(paired_difference, frame), paired_ratio(frame, delay, scala, value="forward_passes")
+    about = "forward passes without delay over ScaLA's"
     parts = [
-        within("forward passes without delay over ScaLA's", passes, *SLOWER_WITHOUT_DELAY, paper=1.7, gated=False),
-        equivalent("accuracy without delay minus ScaLA", minus(delay, scala), EQUAL, paper=0.1, scale=scale),
-        effect("accuracy without group-wise rates minus ScaLA", minus(groups, scala), -0.2, scale=scale),
-        effect("accuracy without PGA-1 minus ScaLA", minus(noise, scala), -0.8, scale=scale),
-        effect(f"accuracy without PGA-1 minus {other}", minus(noise, other), -0.8, scale=scale, contextual=True),
+        within(about, passes, *SLOWER_WITHOUT_DELAY, paper=1.7, gated=False, fixed=True),
+        equivalent("accuracy without delay minus ScaLA", minus(delay, scala), EQUAL, paper=0.1),
+        effect("accuracy without group-wise rates minus ScaLA", minus(groups, scala), -0.2),
+        effect("accuracy without PGA-1 minus ScaLA", minus(noise, scala), -0.8),
+        effect(f"accuracy without PGA-1 minus {other}", minus(noise, other), -0.8, contextual=True),
     ]
     return record(C11, parts, accuracy_gates(frame, (scala, delay, groups, noise)))
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
+from itertools import product
 
-from scala_lab.report.figures.accuracy import lines_figure
-from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.gates import accuracy_gates
-from scala_lab.study.statistics import LEVEL, paired_difference, slope_per_doubling
-from scala_lab.study.tables import difference_drawing, notes
+from scala_lab.study.statistics import paired_difference, slope_per_doubling
+from scala_lab.study.tables import difference_drawing, lines_drawing, notes
 from scala_lab.study.variants import BASELINE, LAMB, SCALA_OTHER, SCALA_TUNED, arm_cells
 from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, effect, judge, record
 
@@ -38,14 +37,11 @@ def cells(profile: Profile) -> list[Cell]:
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare accuracy over batch sizes."""
-    claim = judge(partial(c16, level=profile.level), frame)
+    claim = judge(c16, frame, profile.level)
     table = Tabulation("", size_table(frame), "Figure 7: accuracy (%) over batch sizes.", notes(profile, frame))
-    figures = []
-    if frame["score"].notna().any():
-        figure = lines_figure(
-            frame, "batch_size", x_label="batch size, log scale", title="Accuracy over batch sizes", log_x=True
-        )
-        figures.append(Drawing("", figure, "Figure 7: accuracy over batch sizes; bars standard deviations over seeds."))
+    caption = "Figure 7: accuracy over batch sizes; bars standard deviations over seeds."
+    title, x_label = "Accuracy over batch sizes", "batch size, log scale"
+    figures = lines_drawing(frame, "batch_size", caption, x_label=x_label, title=title, log_x=True)
     figures += difference_drawing(claim.parts[1:], "What ScaLA gains at each batch size", "Figure 7", "gains")
     deciding = "; ".join(f"{part.statement} {part.estimate}" for part in claim.deciding[1:])
     return Findings([table], figures, [claim], f"Baseline per doubling of B {claim.parts[0].estimate}; {deciding}.")
@@ -60,25 +56,19 @@ def size_table(frame: DataFrame) -> DataFrame:
     return table.rename(columns=lambda size: f"B={size}").rename_axis(columns=None)
 
 
-def c16(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:
+def c16(frame: DataFrame) -> ClaimRecord:
     """Compare baseline, LAMB and ScaLA over `batch_size`, whose smallest value is the small batch."""
     names = zip(frame["method"], frame["batch_size"], strict=True)
     frame = frame.assign(arm=[f"{method} at B={size}" for method, size in names])
     scala, other, lamb, baseline = (variant.method for variant in (SCALA_TUNED, SCALA_OTHER, LAMB, BASELINE))
     sizes = sorted(frame["batch_size"].unique().tolist())
-    slope = slope_per_doubling(frame[frame["method"] == baseline], level=level)
-    parts = [effect("slope of the baseline per doubling of B", slope, -0.19, scale=scale)]
-    for size in sizes[1:]:
-        for method, name in ((scala, "ScaLA"), (other, other)):
-            for worse in (lamb, baseline):
-                ends = {sizes[1]: PAPER_GAINS[worse][0], sizes[-1]: PAPER_GAINS[worse][1]}
-                gain = paired_difference(
-                    frame, f"{method} at B={size}", f"{worse} at B={size}", column="arm", level=level
-                )
-                statement = f"{name} minus {worse} at B={size}"
-                paper = ends.get(size)
-                smallest = EQUAL if paper is None else None
-                parts.append(effect(statement, gain, paper, smallest, scale=scale, contextual=method == other))
+    slope = slope_per_doubling(frame[frame["method"] == baseline])
+    parts = [effect("slope of the baseline per doubling of B", slope, -0.19)]
+    for size, (method, name), worse in product(sizes[1:], ((scala, "ScaLA"), (other, other)), (lamb, baseline)):
+        gain = paired_difference(frame, f"{method} at B={size}", f"{worse} at B={size}", column="arm")
+        paper = dict(zip((sizes[1], sizes[-1]), PAPER_GAINS[worse], strict=True)).get(size)
+        smallest = EQUAL if paper is None else None
+        parts.append(effect(f"{name} minus {worse} at B={size}", gain, paper, smallest, contextual=method == other))
     arms = [f"{baseline} at B={size}" for size in sizes]
     arms += [f"{method} at B={size}" for size in sizes[1:] for method in (lamb, scala)]
     return record(C16, parts, accuracy_gates(frame, arms, column="arm"))

@@ -142,40 +142,36 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     return Findings(tables, figures, claims, " ".join(sentences))
 
 
-def c19(frame: DataFrame, scale: float = 1.0) -> ClaimRecord:
+def c19(frame: DataFrame) -> ClaimRecord:
     """Judge the printed bound from the rows of `outer_rows`."""
     proper = frame[(frame["batch"] == "growing") & (frame["ascent_steps"] == 0)]
     if proper.empty:
         return record(C19, ())
-    tight = proper["clip"] == proper["clip"].min()
-    settings = {
-        **{
-            f"kappa_alpha = {kappa:g}": exact
-            for kappa, exact in proper[tight & (proper["epsilon"] == 0)].groupby("kappa")
-        },
-        "inner errors eps": proper[tight & (proper["epsilon"] > 0)],
-        **{f"U/L = {clip:g}": wide for clip, wide in proper[~tight].groupby("clip")},
-    }
-    return record(
-        C19,
-        [at_most(f"value over bound, {name}", _over_bound(rows), 1.0, paper=1.0) for name, rows in settings.items()],
-    )
+    tight, exact = proper["clip"] == proper["clip"].min(), proper["epsilon"] == 0
+    settings = {f"kappa_alpha = {kappa:g}": rows for kappa, rows in proper[tight & exact].groupby("kappa")}
+    settings["inner errors eps"] = proper[tight & ~exact]
+    settings |= {f"U/L = {clip:g}": rows for clip, rows in proper[~tight].groupby("clip")}
+    bounded = [
+        at_most(f"value over bound, {name}", _over_bound(rows), 1.0, paper=1.0) for name, rows in settings.items()
+    ]
+    return record(C19, bounded)
 
 
-def c20(frame: DataFrame, scale: float = 1.0) -> ClaimRecord:
+def c20(frame: DataFrame) -> ClaimRecord:
     """Judge the lemma on each kind of constraint set from the rows of `inner_rows`."""
     parts = []
     for kind, rows in frame[frame["ratio"] < 2].groupby("kind", sort=False):
         worst = float((rows["worst_factor"] / (rows["ratio"] - 1)).max())
         largest = Estimate(worst, len(rows), se=0.0, sd=0.0, df=len(rows) - 1.0, note="n counts problems")
+        bend, about = mean_interval(rows["bend"]), f"{kind}: steepness of log gap, second half over first"
         parts += [
             at_most(f"{kind}: largest factor of a step over S/C - 1", largest, 1.0, paper=1.0),
-            within(f"{kind}: steepness of log gap, second half over first", mean_interval(rows["bend"]), 0.5, math.inf),
+            within(about, bend, 0.5, math.inf, fixed=True),
         ]
     return record(C20, parts)
 
 
-def c22(frame: DataFrame, scale: float = 1.0) -> ClaimRecord:
+def c22(frame: DataFrame) -> ClaimRecord:
     """Judge the printed bound where U lies far above the weights' norms, from the rows of `outer_rows`."""
     if frame["clip"].nunique() < 2:
         return record(C22, ())
@@ -183,16 +179,14 @@ def c22(frame: DataFrame, scale: float = 1.0) -> ClaimRecord:
     widest = frame[(frame["clip"] == clip) & (frame["batch"] == "growing")]
     last = widest[widest["steps"] == widest["steps"].max()]
     over, mended = _over_bound(last), _over_bound(last.assign(bound=clip * last["bound"]))
-    return record(
-        C22,
-        [
-            within(f"value over printed bound, U/L = {clip:g}", over, 1.0, math.inf),
-            at_most(f"value over bound times U/L, U/L = {clip:g}", mended, 1.0),
-        ],
-    )
+    parts = [
+        within(f"value over printed bound, U/L = {clip:g}", over, 1.0, math.inf),
+        at_most(f"value over bound times U/L, U/L = {clip:g}", mended, 1.0),
+    ]
+    return record(C22, parts)
 
 
-def c27(frame: DataFrame, scale: float = 1.0) -> ClaimRecord:
+def c27(frame: DataFrame) -> ClaimRecord:
     """Judge the dependence on T, eps and kappa_alpha from the rows of `outer_rows`."""
     proper = frame[(frame["batch"] == "growing") & (frame["ascent_steps"] == 0)]
     if proper.empty:
@@ -201,15 +195,12 @@ def c27(frame: DataFrame, scale: float = 1.0) -> ClaimRecord:
     exact, longest = proper[proper["epsilon"] == 0], proper[proper["steps"] == proper["steps"].max()]
     last = longest[longest["epsilon"] == 0]
     last = last.assign(share=last["value"] / last["gap"] / last["gradient_bound"])
-    added = _added_by_error(longest)
-    return record(
-        C27,
-        [
-            at_most("exponent of T", _exponent(exact, "steps", "value", "kappa"), -0.5 + SLACK * scale, paper=-0.5),
-            at_most("what eps adds, over 4 eps max alpha", added, 1.0, paper=1.0),
-            at_most("exponent of kappa_alpha", _exponent(last, "kappa", "share", "steps"), 1.0, paper=1.0),
-        ],
-    )
+    parts = [
+        at_most("exponent of T", _exponent(exact, "steps", "value", "kappa"), -0.5 + SLACK, paper=-0.5),
+        at_most("what eps adds, over 4 eps max alpha", _added_by_error(longest), 1.0, paper=1.0),
+        at_most("exponent of kappa_alpha", _exponent(last, "kappa", "share", "steps"), 1.0, paper=1.0),
+    ]
+    return record(C27, parts)
 
 
 def _over_bound(frame: DataFrame) -> Estimate:

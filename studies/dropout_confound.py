@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from scala_lab.report.figures.accuracy import difference_figure
-from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, main
 from scala_lab.study.gates import accuracy_gates
-from scala_lab.study.statistics import LEVEL, paired_difference, paired_ratio
-from scala_lab.study.tables import notes, table_by_task, two_digits
+from scala_lab.study.statistics import paired_difference, paired_ratio
+from scala_lab.study.tables import accuracy_findings, two_digits
 from scala_lab.study.variants import (
     EFFECTIVE,
     LAMB,
@@ -26,17 +25,7 @@ from scala_lab.study.variants import (
     TWO_DRAWS,
     arm_cells,
 )
-from scala_lab.study.verdicts import (
-    EQUAL,
-    SAME_RATIO,
-    Claim,
-    ClaimRecord,
-    at_most,
-    effect,
-    equivalent,
-    judge,
-    record,
-)
+from scala_lab.study.verdicts import EQUAL, SAME_RATIO, Claim, ClaimRecord, at_most, effect, equivalent, record
 
 DRAWS, NOISE = TWO_DRAWS.but(TWO_DRAWS.method, delay=TUNED), ONE_DRAW.but(ONE_DRAW.method, delay=TUNED)
 OTHER_DRAWS = TWO_DRAWS.but(f"{TWO_DRAWS.method}, other t_s", delay=OTHER)
@@ -70,51 +59,40 @@ def cells(profile: Profile) -> list[Cell]:
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare accuracy and divergence with each cause switched off."""
-    claim = judge(partial(c21, level=profile.level), frame)
-    scores = table_by_task(frame, ("method",), profile.tasks, against=LAMB.method, level=profile.level)
-    scores.insert(0, "divergence r", two_digits(frame.groupby("method")["divergence"].mean()).reindex(scores.index))
-    table = Tabulation(
-        "",
-        scores,
-        f"Accuracy (%) and mean divergence r at B={profile.large_batch} with noise, two dropout draws, both or "
-        "neither.",
-        [
-            *notes(profile, frame, against=LAMB.method),
-            "r is the mean divergence between the two passes in the last step. ScaLA has the paper's rho and omega "
-            "and draws masks anew; 'two draws, no noise' is ScaLA without noise; 'noise, one draw' shares the "
-            "masks. ScaLA-effective has normalized ascent, a tuned radius and shared masks. R-Drop as published: both "
-            "passes learn the task.",
-        ],
+    findings = accuracy_findings(
+        profile,
+        frame,
+        [c21],
+        about=f"At B={profile.large_batch}",
+        caption="accuracy (%) and mean divergence r with noise, two dropout draws, both or neither.",
+        note="r is the mean divergence between the two passes in the last step. ScaLA has the paper's rho and omega "
+        "and draws masks anew; 'two draws, no noise' is ScaLA without noise; 'noise, one draw' shares the masks. "
+        "ScaLA-effective has normalized ascent, a tuned radius and shared masks. R-Drop as published: both passes "
+        "learn the task.",
+        against=LAMB.method,
+        title="Noise, dropout draws, both or neither",
+        found="With the paper's rho and omega, two dropout draws without noise give {3} of ScaLA's divergence, the "
+        "noise without them {4}; two draws minus LAMB is {0}.",
     )
-    figures, shown = [], [part for part in claim.parts if part.estimate.unit == "points" and part.estimate.n]
-    if shown:
-        figure = difference_figure(shown, title="Noise, dropout draws, both or neither")
-        figures.append(Drawing("", figure, "Paired differences of accuracy; marks are seeds."))
-    gain, _, _, draws, noise = (part.estimate for part in claim.parts[:5])
-    summary = (
-        f"With the paper's rho and omega, two dropout draws without noise give {draws} of ScaLA's divergence, the "
-        f"noise without them {noise}; two draws minus LAMB is {gain}."
-    )
-    return Findings([table], figures, [claim], summary)
+    table = findings.tables[0].frame
+    table.insert(0, "divergence r", two_digits(frame.groupby("method")["divergence"].mean()).reindex(table.index))
+    return findings
 
 
-def c21(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:
+def c21(frame: DataFrame) -> ClaimRecord:
     """Compare score and divergence (mean r of the last step) of ScaLA, of each cause alone, and of LAMB."""
     arms = lamb, scala, draws, noise = (LAMB.method, SCALA_TUNED.method, DRAWS.method, NOISE.method)
     other, other_draws = SCALA_OTHER.method, OTHER_DRAWS.method
-    minus = partial(paired_difference, frame, level=level)
-    share = partial(paired_ratio, frame, value="divergence", level=level)
+    minus, share = partial(paired_difference, frame), partial(paired_ratio, frame, value="divergence")
     parts = [
-        effect("two draws without noise minus LAMB", minus(draws, lamb), None, GAIN / 2, scale=scale),
-        equivalent("ScaLA minus two draws without noise", minus(scala, draws), EQUAL, scale=scale),
-        equivalent("noise with one draw minus LAMB", minus(noise, lamb), EQUAL, scale=scale),
-        equivalent("divergence of two draws over ScaLA's", share(draws, scala), SAME_RATIO, scale=scale),
-        at_most("divergence of noise with one draw over ScaLA's", share(noise, scala), SMALL_SHARE),
-        effect("ScaLA minus LAMB", minus(scala, lamb), GAIN, scale=scale, contextual=True),
-        effect(
-            "two draws minus LAMB, other t_s", minus(other_draws, lamb), None, GAIN / 2, scale=scale, contextual=True
-        ),
-        equivalent("ScaLA minus two draws, other t_s", minus(other, other_draws), EQUAL, scale=scale, contextual=True),
+        effect("two draws without noise minus LAMB", minus(draws, lamb), None, GAIN / 2),
+        equivalent("ScaLA minus two draws without noise", minus(scala, draws), EQUAL),
+        equivalent("noise with one draw minus LAMB", minus(noise, lamb), EQUAL),
+        equivalent("divergence of two draws over ScaLA's", share(draws, scala), SAME_RATIO),
+        at_most("divergence of noise with one draw over ScaLA's", share(noise, scala), SMALL_SHARE, fixed=True),
+        effect("ScaLA minus LAMB", minus(scala, lamb), GAIN, contextual=True),
+        effect("two draws minus LAMB, other t_s", minus(other_draws, lamb), None, GAIN / 2, contextual=True),
+        equivalent("ScaLA minus two draws, other t_s", minus(other, other_draws), EQUAL, contextual=True),
     ]
     return record(C21, parts, accuracy_gates(frame, arms))
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, main
 from scala_lab.study.gates import accuracy_gates
-from scala_lab.study.statistics import LEVEL, paired_difference, paired_ratio
-from scala_lab.study.tables import notes, table_by_task
+from scala_lab.study.statistics import paired_difference, paired_ratio
+from scala_lab.study.tables import accuracy_findings
 from scala_lab.study.variants import EFFECTIVE, FREELB, SCALA, SCALA_EARLY, SMALL_BATCH, arm_cells
-from scala_lab.study.verdicts import EQUAL, SLACK, Claim, ClaimRecord, equivalent, judge, record, within
+from scala_lab.study.verdicts import EQUAL, SLACK, Claim, ClaimRecord, Role, equivalent, record, within
 from studies._paper_tables import TABLE_4, paper_table
 
 INDEX = ("method", "batch_size")
@@ -41,34 +39,34 @@ def cells(profile: Profile) -> list[Cell]:
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare accuracy and cost."""
-    claim = judge(partial(c12, level=profile.level), frame)
-    scala = SCALA.method
-    shown = ("score", "dev", "forward_passes")
-    table = Tabulation(
-        "",
-        table_by_task(frame, INDEX, profile.pair, shown, against=scala, level=profile.level),
-        f"Table 4: accuracy (%) and cost of FreeLB and ScaLA at B={profile.large_batch}.",
-        [
-            *notes(profile, frame, against=scala),
-            "FreeLB with 3 passes and AdamW, as published; its radii, published for RoBERTa-large, are scaled to this "
-            "encoder's embeddings by one tuned factor.",
-        ],
+    return accuracy_findings(
+        profile,
+        frame,
+        [c12],
+        about="Table 4",
+        caption=f"accuracy (%) and cost of FreeLB and ScaLA at B={profile.large_batch}.",
+        note="FreeLB with 3 passes and AdamW, as published; its radii, published for RoBERTa-large, are scaled to this "
+        "encoder's embeddings by one tuned factor.",
+        index=INDEX,
+        tasks=profile.pair,
+        shown=("score", "dev", "forward_passes"),
+        against=SCALA.method,
+        tables=[paper_table(4, TABLE_4, INDEX, ("MNLI-m", "SST-2"), [PAPER_NOTE])],
+        found="FreeLB differs from ScaLA by {}, at {} the forward passes.",
     )
-    accuracy, passes = (part.estimate for part in claim.parts[:2])
-    summary = f"FreeLB differs from ScaLA by {accuracy}, at {passes} the forward passes."
-    return Findings([table, paper_table(4, TABLE_4, INDEX, ("MNLI-m", "SST-2"), [PAPER_NOTE])], (), [claim], summary)
 
 
-def c12(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:
+def c12(frame: DataFrame) -> ClaimRecord:
     """Compare accuracy and forward passes of FreeLB with ScaLA's at the large batch size."""
     parts = []
     for scala, contextual in ((SCALA.method, False), (SCALA_EARLY.method, True)):
-        accuracy = paired_difference(frame, FREELB.method, scala, level=level)
-        passes = paired_ratio(frame, FREELB.method, scala, value="forward_passes", level=level)
+        accuracy = paired_difference(frame, FREELB.method, scala)
+        passes = paired_ratio(frame, FREELB.method, scala, value="forward_passes")
         minus, over = f"accuracy of FreeLB minus {scala}", f"forward passes of FreeLB over those of {scala}"
+        cost: Role = {"paper": 2.7, "contextual": contextual, "gated": False, "fixed": True}
         parts += [
-            equivalent(minus, accuracy, EQUAL, paper=-0.1, scale=scale, contextual=contextual),
-            within(over, passes, *SLOWER_THAN_SCALA, paper=2.7, contextual=contextual, gated=False),
+            equivalent(minus, accuracy, EQUAL, paper=-0.1, contextual=contextual),
+            within(over, passes, *SLOWER_THAN_SCALA, **cost),
         ]
     return record(C12, parts, accuracy_gates(frame, (FREELB.method, SCALA.method)))
 

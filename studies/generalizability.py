@@ -7,17 +7,16 @@ at the tuned rates with all seeds, scored on other rows.
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import numpy as np
 
 from scala_lab.report.figures.accuracy import rate_heat_map
 from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.gates import Gate, accuracy_gates
-from scala_lab.study.statistics import LEVEL, Estimate, contrast, slope_per_doubling
+from scala_lab.study.statistics import Estimate, contrast, slope_per_doubling
 from scala_lab.study.tables import data_frame, difference_drawing, notes, status_note
 from scala_lab.study.tuning import TUNING_SPLIT
-from scala_lab.study.variants import BASELINE, arm_cells, rate_trials
+from scala_lab.study.variants import BASELINE, arm_cells
 from scala_lab.study.verdicts import Claim, ClaimRecord, effect, judge, record, within
 
 ABOUT_SQRT = (0.25, 0.75)
@@ -52,9 +51,13 @@ C4 = Claim(
 
 def cells(profile: Profile) -> list[Cell]:
     """Return the baseline at its tuned rates, and the trials that tuned them."""
-    task = profile.pair[:1]
-    arms = [cell for size in profile.batch_sizes for cell in arm_cells(profile, BASELINE, size, task)]
-    return arms + rate_trials(profile, "adamw", profile.batch_sizes, task)
+    task, sizes = profile.pair[0], profile.batch_sizes
+    cells = [cell for size in sizes for cell in arm_cells(profile, BASELINE, size, [task])]
+    for size in sizes:
+        labels = {"model": profile.models[0], "task": task, "method": "plain", "batch_size": size}
+        for rate, spec in profile.rate_trials(task, "adamw", size).items():
+            cells.append(Cell(spec, **labels, rate=rate, seed=spec.seed))
+    return cells
 
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
@@ -64,7 +67,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     measured = [name for name in frame.columns if name.startswith(f"{TUNING_SPLIT}_")]
     rows = profile.settings.get("tuning_samples", 0)
     trials = trials.assign(score=trials[measured[0]] if measured else math.nan, rows=rows)
-    claims = [judge(partial(rule, level=profile.level), runs) for rule, runs in ((c3, trials), (c4, arms))]
+    claims = [judge(c3, trials, profile.level), judge(c4, arms, profile.level)]
     exponent, gap, slope = (part.estimate for claim in claims for part in claim.parts)
     tables = [
         Tabulation(
@@ -120,30 +123,24 @@ def best_by_size(arms: DataFrame, small: int) -> DataFrame:
     return data_frame(rows, columns).set_index("batch size")
 
 
-def c3(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:
+def c3(frame: DataFrame) -> ClaimRecord:
     """Fit the exponent on the trials: batch_size, rate, score on tuning rows (nan where a run diverged) and rows."""
     scored = frame.dropna(subset=["score"])
-    best = scored.sort_values("score").groupby("batch_size", as_index=False).tail(1)
-    rates = {size: runs["rate"] for size, runs in scored.groupby("batch_size")}
-    best = best.assign(
-        interior=[
-            bool(rates[run["batch_size"]].min() < run["rate"] < rates[run["batch_size"]].max())
-            for run in best.to_dict("records")
-        ]
-    )
+    ends = scored.groupby("batch_size")["rate"]
+    best = scored.assign(interior=(ends.transform("min") < scored["rate"]) & (scored["rate"] < ends.transform("max")))
+    best = best.sort_values("score").groupby("batch_size", as_index=False).tail(1)
     sizes = sorted(frame["batch_size"].unique().tolist())
+    remedy = f"at least {MIN_SIZES} batch sizes, so that a line can miss them"
     asked = ("arms run", "clear of chance", "fitted", "best setting inside", "steps")
-    enough = len(sizes) >= MIN_SIZES
-    remedy = "" if enough else f"at least {MIN_SIZES} batch sizes, so that a line can miss them"
     gates = [
-        Gate("batch sizes", enough, f"{len(sizes)} batch sizes", remedy),
+        Gate("batch sizes", len(sizes) >= MIN_SIZES, f"{len(sizes)} batch sizes", remedy),
         *accuracy_gates(best, sizes, ask=asked, column="batch_size"),
     ]
-    part = within("exponent of B in the best rate", exponent_of(scored, level), *ABOUT_SQRT, paper=0.5, scale=scale)
+    part = within("exponent of B in the best rate", exponent_of(scored), *ABOUT_SQRT, paper=0.5)
     return record(C3, [part], gates)
 
 
-def exponent_of(scored: DataFrame, level: float) -> Estimate:
+def exponent_of(scored: DataFrame) -> Estimate:
     """Return the exponent with the interval that the plausible ranges of best rates leave.
 
     A rate that is uniform in a range of width w, in doublings, has the variance w^2 / 12.
@@ -156,24 +153,23 @@ def exponent_of(scored: DataFrame, level: float) -> Estimate:
         middles.append((plausible.min() + plausible.max()) / 2)
         variances.append((plausible.max() - plausible.min() + 2 * HALF_STEP) ** 2 / 12)
     if len(sizes) < 2:
-        return Estimate(math.nan, level=level)
+        return Estimate(math.nan)
     centred = np.log2(sizes) - np.mean(np.log2(sizes))
     weights = centred / np.sum(centred**2)
     error = math.sqrt(float(weights**2 @ variances))
     note = "one tuning seed: the interval is that of the grid and the tuning rows"
-    return Estimate(float(weights @ middles), 1, error, df=1e6, se_rows=error, level=level, note=note)
+    return Estimate(float(weights @ middles), 1, error, df=1e6, se_rows=error, note=note)
 
 
-def c4(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:
+def c4(frame: DataFrame) -> ClaimRecord:
     """Compare the scores of large batches at their best rates with those of the smallest batch_size, by seed."""
     sizes = sorted(frame["batch_size"].unique().tolist())
     large = sizes[1:]
     weights = {**dict.fromkeys(sizes[:1], 1.0), **dict.fromkeys(large, -1 / max(1, len(large)))}
-    gap = contrast(frame, weights, column="batch_size", level=level)
-    slope = slope_per_doubling(frame[frame["batch_size"].isin(large)], level=level)
+    slope = slope_per_doubling(frame[frame["batch_size"].isin(large)])
     parts = [
-        effect("gap of large batches to the small one", gap, 0.9, scale=scale),
-        effect("slope of accuracy over large batches per doubling of B", slope, -0.27, scale=scale),
+        effect("gap of large batches to the small one", contrast(frame, weights, column="batch_size"), 0.9),
+        effect("slope of accuracy over large batches per doubling of B", slope, -0.27),
     ]
     return record(C4, parts, accuracy_gates(frame, sizes, column="batch_size"))
 

@@ -60,7 +60,7 @@ def measure(
 def cells(profile: Profile) -> list[Cell]:
     """Return small batch, large batch and ScaLA with the first seed."""
     settings = {"samples": profile.curvature.samples, "threads": profile.curvature.threads, **LINE, **PLANE}
-    first = [run for run in run_cells(profile, SIDE_BY_SIDE) if run.labels["seed"] == profile.seeds[0]]
+    first = run_cells(profile.restricted(seeds=profile.seeds[:1]), SIDE_BY_SIDE)
     return measured_cells(first, measure, lambda seed: settings)
 
 

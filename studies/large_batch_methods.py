@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, main
 from scala_lab.study.gates import accuracy_gates
-from scala_lab.study.statistics import LEVEL, paired_difference
-from scala_lab.study.tables import difference_drawing, notes, table_by_task
+from scala_lab.study.statistics import paired_difference
+from scala_lab.study.tables import accuracy_findings
 from scala_lab.study.variants import BASELINE, EFFECTIVE, FREELB, LAMB, RDROP, SAM, SCALA_OTHER, SCALA_TUNED, arm_cells
-from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, effect, judge, no_worse, record
+from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, effect, no_worse, record
 from studies._paper_tables import TABLE_2, paper_table
 
 INDEX = ("model", "method", "batch_size")
@@ -40,36 +40,35 @@ def cells(profile: Profile) -> list[Cell]:
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare steps and accuracy by method."""
-    claim = judge(partial(c10, level=profile.level), frame)
-    table = Tabulation(
-        "",
-        table_by_task(frame, INDEX, profile.tasks, ("steps", "score", "dev"), against=LAMB.method, level=profile.level),
-        f"Table 2: steps and accuracy (%) of large-batch methods at B={profile.large_batch}.",
-        [
-            *notes(profile, frame, against=LAMB.method),
-            "Baseline, FreeLB and SAM train with AdamW, the others with LAMB.",
-        ],
+    return accuracy_findings(
+        profile,
+        frame,
+        [c10],
+        about="Table 2",
+        caption=f"steps and accuracy (%) of large-batch methods at B={profile.large_batch}.",
+        note="Baseline, FreeLB and SAM train with AdamW, the others with LAMB.",
+        index=INDEX,
+        shown=("steps", "score", "dev"),
+        against=LAMB.method,
+        title=f"Methods at B={profile.large_batch}",
+        tables=[paper_table(2, TABLE_2, INDEX)],
+        found="ScaLA differs from LAMB by {} and from the baseline by {}.",
     )
-    figures = difference_drawing(claim.parts, f"Methods at B={profile.large_batch}", "Table 2")
-    over_lamb, over_baseline = (part.estimate for part in claim.parts[:2])
-    summary = f"ScaLA differs from LAMB by {over_lamb} and from the baseline by {over_baseline}."
-    return Findings([table, paper_table(2, TABLE_2, INDEX)], figures, [claim], summary)
 
 
-def c10(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:
+def c10(frame: DataFrame) -> ClaimRecord:
     """Compare ScaLA with LAMB and the baseline, LAMB with the baseline, and the other methods with LAMB."""
     scala, other, lamb, baseline = (variant.method for variant in (SCALA_TUNED, SCALA_OTHER, LAMB, BASELINE))
-    minus = partial(paired_difference, frame, level=level)
+    minus = partial(paired_difference, frame)
     parts = [
-        effect("ScaLA minus LAMB", minus(scala, lamb), 0.8, scale=scale),
-        effect("ScaLA minus baseline", minus(scala, baseline), 1.0, scale=scale),
-        no_worse("LAMB minus baseline", minus(lamb, baseline), EQUAL, paper=0.2, scale=scale),
-        effect(f"{other} minus LAMB", minus(other, lamb), 0.8, scale=scale, contextual=True),
+        effect("ScaLA minus LAMB", minus(scala, lamb), 0.8),
+        effect("ScaLA minus baseline", minus(scala, baseline), 1.0),
+        no_worse("LAMB minus baseline", minus(lamb, baseline), EQUAL, paper=0.2),
+        effect(f"{other} minus LAMB", minus(other, lamb), 0.8, contextual=True),
     ]
-    for rival in RIVALS:
-        if (frame["method"] == rival.method).any():
-            difference = minus(rival.method, lamb)
-            parts.append(effect(f"{rival.method} minus LAMB", difference, None, EQUAL, scale=scale, contextual=True))
+    for rival in (variant.method for variant in RIVALS):
+        if (frame["method"] == rival).any():
+            parts.append(effect(f"{rival} minus LAMB", minus(rival, lamb), None, EQUAL, contextual=True))
     return record(C10, parts, accuracy_gates(frame, (scala, lamb, baseline)))
 
 

@@ -6,14 +6,12 @@ optimizer, LAMB.
 
 from __future__ import annotations
 
-from functools import partial
-
 from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.gates import accuracy_gates
-from scala_lab.study.statistics import LEVEL, paired_difference
-from scala_lab.study.tables import difference_drawing, notes, table_by_task
+from scala_lab.study.statistics import paired_difference
+from scala_lab.study.tables import accuracy_findings
 from scala_lab.study.variants import BASELINE, SCALA_TUNED, SMALL_BATCH, arm_cells
-from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, effect, equivalent, judge, record
+from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, effect, equivalent, record
 from studies._paper_tables import TABLE_6, paper_table
 
 INDEX = ("method", "batch_size")
@@ -51,29 +49,24 @@ def cells(profile: Profile) -> list[Cell]:
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare accuracy with tuned rates and with the rule's."""
-    claims = [judge(partial(rule, level=profile.level), frame) for rule in (c18, c25)]
-    against = SMALL_BATCH.method
-    tables = [
-        Tabulation(
-            "",
-            table_by_task(frame, INDEX, profile.tasks, against=against, level=profile.level),
-            f"Table 6: accuracy (%) with tuned rates and with the square-root rule at B={profile.large_batch}.",
-            [
-                *notes(profile, frame, against=against),
-                f"The rule carries over the rate tuned at B={profile.small_batch}: the baseline's own, and for ScaLA "
-                "LAMB's.",
-            ],
-        ),
-        Tabulation("rates", rate_table(frame), "Table 6: the rates behind it, by task."),
-        paper_table(6, TABLE_6, INDEX, notes=[PAPER_NOTE]),
-    ]
-    parts = [part for claim in claims for part in claim.parts]
-    figures = difference_drawing(parts, "The rule's rate and the tuned one", "Table 6")
-    summary = (
-        f"ScaLA with the rule's rate minus ScaLA tuned: {parts[0].estimate}; the baseline with the rule's rate minus "
-        f"the small batch: {parts[1].estimate}."
+    return accuracy_findings(
+        profile,
+        frame,
+        [c18, c25],
+        about="Table 6",
+        caption=f"accuracy (%) with tuned rates and with the square-root rule at B={profile.large_batch}.",
+        note=f"The rule carries over the rate tuned at B={profile.small_batch}: the baseline's own, and for ScaLA "
+        "LAMB's.",
+        index=INDEX,
+        against=SMALL_BATCH.method,
+        title="The rule's rate and the tuned one",
+        tables=[
+            Tabulation("rates", rate_table(frame), "Table 6: the rates behind it, by task."),
+            paper_table(6, TABLE_6, INDEX, notes=[PAPER_NOTE]),
+        ],
+        found="ScaLA with the rule's rate minus ScaLA tuned: {}; the baseline with the rule's rate minus the small "
+        "batch: {}.",
     )
-    return Findings(tables, figures, claims, summary)
 
 
 def rate_table(frame: DataFrame) -> DataFrame:
@@ -82,21 +75,21 @@ def rate_table(frame: DataFrame) -> DataFrame:
     return rates.rename_axis(index=["method", "batch size"], columns=None)
 
 
-def c18(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:
+def c18(frame: DataFrame) -> ClaimRecord:
     """Compare ScaLA by rule with ScaLA tuned at the large batch size."""
     ruled, tuned = RULED[1].method, TUNED[1].method
-    gain = paired_difference(frame, ruled, tuned, level=level)
-    part = equivalent("ScaLA at the rule's rate minus ScaLA tuned", gain, EQUAL, paper=0.3, scale=scale)
+    gain = paired_difference(frame, ruled, tuned)
+    part = equivalent("ScaLA at the rule's rate minus ScaLA tuned", gain, EQUAL, paper=0.3)
     return record(C18, [part], accuracy_gates(frame, (ruled, tuned)))
 
 
-def c25(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:
+def c25(frame: DataFrame) -> ClaimRecord:
     """Compare the baseline at the large batch size, by rule and tuned, with that at the small one."""
-    small, minus = SMALL_BATCH.method, partial(paired_difference, frame, level=level)
-    ruled, tuned = RULED[0].method, TUNED[0].method
+    ruled, tuned, small = RULED[0].method, TUNED[0].method, SMALL_BATCH.method
+    by_rule, at_best = (paired_difference(frame, large, small) for large in (ruled, tuned))
     parts = [
-        effect("baseline at the rule's rate minus small batch", minus(ruled, small), -0.7, scale=scale),
-        effect("baseline at the tuned rate minus small batch", minus(tuned, small), -0.9, scale=scale, contextual=True),
+        effect("baseline at the rule's rate minus small batch", by_rule, -0.7),
+        effect("baseline at the tuned rate minus small batch", at_best, -0.9, contextual=True),
     ]
     return record(C25, parts, accuracy_gates(frame, (ruled, small)))
 

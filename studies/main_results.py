@@ -18,7 +18,7 @@ import numpy as np
 
 from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.gates import Gate, accuracy_gates
-from scala_lab.study.statistics import FACTOR, LEVEL, Estimate, contrast, paired_difference
+from scala_lab.study.statistics import Estimate, contrast, paired_difference, paired_ratio
 from scala_lab.study.tables import data_frame, notes, table_by_task
 from scala_lab.study.variants import (
     EFFECTIVE,
@@ -30,7 +30,7 @@ from scala_lab.study.variants import (
     arm_cells,
     tuned_settings,
 )
-from scala_lab.study.verdicts import EQUAL, SLACK, Claim, ClaimRecord, effect, judge, no_worse, record, within
+from scala_lab.study.verdicts import EQUAL, SLACK, Claim, ClaimRecord, Role, effect, judge, no_worse, record, within
 from scala_lab.timing.calibration import WITHIN, Calibration
 from scala_lab.timing.model import even_load
 from studies import _paper_tables as paper
@@ -138,34 +138,29 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     times = run_times(profile, frame[(frame["status"] == "finished") & ~frame["kind"].isna()])
     timed = times[times["times"] == MEASURED]
     judged = pd.concat([runs, timed], ignore_index=True) if len(timed) else runs.assign(seconds=math.nan)
-    claims = [judge(partial(rule, level=profile.level), judged) for rule in (c9, c23, c24, c26)]
-    against = SMALL_BATCH.method
+    claims = [judge(rule, judged, profile.level) for rule in (c9, c23, c24, c26)]
+    accuracy, *_, speed = claims[0].parts
+    small, large, against = profile.small_batch, profile.large_batch, SMALL_BATCH.method
+    steps = "Table 1: the paper's steps beside those of six epochs."
     tables = [
         Tabulation(
             "",
             table_by_task(runs, INDEX, profile.tasks, ("steps", "score", "dev"), against=against, level=profile.level),
-            f"Table 1: steps and accuracy (%) of the baseline at B={profile.small_batch} and of ScaLA at "
-            f"B={profile.large_batch}.",
+            f"Table 1: steps and accuracy (%) of the baseline at B={small} and of ScaLA at B={large}.",
             [
                 *notes(profile, runs, against=against),
                 "Steps and accuracy do not depend on the number of workers, but for rounding.",
             ],
         ),
         paper.paper_table(1, paper.TABLE_1, ("model", "method", "workers", "batch_size")),
-        Tabulation(
-            "steps", paper.step_counts(), "Table 1: the paper's steps beside those of six epochs.", [paper.STEPS_NOTE]
-        ),
+        Tabulation("steps", paper.step_counts(), steps, [paper.STEPS_NOTE]),
     ]
     if len(times):
         caption = "Table 1: seconds of a run over workers, measured or projected."
         time_notes = [TIMES_NOTE, *([PROJECTION_NOTE] if PROJECTED in set(times["times"]) else [])]
         tables.insert(1, Tabulation("times", time_table(profile, times), caption, time_notes))
-    accuracy, speed = claims[0].parts[0].estimate, claims[0].parts[-1]
-    found = (
-        f"ScaLA at B={profile.large_batch} differs from the baseline at B={profile.small_batch} by {accuracy}; "
-        f"{speed.statement}: {speed.estimate}."
-    )
-    return Findings(tables, (), claims, found)
+    found = f"ScaLA at B={large} differs from the baseline at B={small} by {accuracy.estimate}; "
+    return Findings(tables, (), claims, f"{found}{speed.statement}: {speed.estimate}.")
 
 
 def run_times(profile: Profile, done: DataFrame) -> DataFrame:
@@ -173,7 +168,11 @@ def run_times(profile: Profile, done: DataFrame) -> DataFrame:
     constants = [Calibration.from_dict(cell) for cell in done[done["kind"] == CONSTANTS].to_dict("records")]
     rows: list[tuple[Any, ...]] = []
     for cell in measured(done[done["kind"] == TIMES]).to_dict("records"):
-        rows += _measured_rows(profile, cell)
+        for labels, plain, noisy, share in _mixtures(profile, cell):
+            steps = profile.settings["epochs"] * cell[f"{plain}:steps_per_epoch"]
+            seconds = (1 - share) * np.asarray(cell[f"{plain}:step"]) + share * np.asarray(cell[f"{noisy}:step"])
+            place = (SECONDS, *labels, int(cell["workers"]), MEASURED)
+            rows += [(*place, index, value) for index, value in enumerate((steps * seconds).tolist())]
         alone = cell["workers"] == 1 and cell["model"] == profile.models[0]
         if constants and alone and max(profile.workers) < PAPER_WORKERS:
             rows += _projected_rows(profile, cell, constants[0])
@@ -181,43 +180,33 @@ def run_times(profile: Profile, done: DataFrame) -> DataFrame:
     return data_frame(rows, columns)
 
 
-def _methods(profile: Profile, task: str, model: str) -> Iterator[tuple[str, int, float, str]]:
-    """Yield each method, its batch size, the share of its epochs with noise, and the name of its steps with noise."""
-    yield SMALL_BATCH.method, profile.small_batch, 0.0, ""
-    for row in (SCALA_TUNED, SCALA_OTHER, EFFECTIVE):
-        settings, _ = tuned_settings(profile, row, profile.large_batch, task, model)
-        kind = EFFECTIVE if row is EFFECTIVE else SCALA
-        share = max(0.0, 1 - settings["delay"] / profile.settings["epochs"])
-        yield row.method, profile.large_batch, share, f"{kind.method} with noise"
-
-
-def _measured_rows(profile: Profile, cell: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
+def _mixtures(profile: Profile, cell: dict[str, Any]) -> Iterator[tuple[tuple[str, str, str, int], str, str, float]]:
+    """Yield each run's labels, the names of its plain steps and of those with noise, and the share of the latter."""
+    model, small, large = cell["model"], profile.small_batch, profile.large_batch
     for task in profile.tasks:
-        for method, size, noise, noisy in _methods(profile, task, cell["model"]):
-            plain = SMALL_BATCH.method if size == profile.small_batch else LAMB.method
-            steps = profile.settings["epochs"] * cell[f"{task} {plain}:steps_per_epoch"]
-            seconds = (1 - noise) * np.asarray(cell[f"{task} {plain}:step"])
-            if noise:
-                seconds = seconds + noise * np.asarray(cell[f"{task} {noisy}:step"])
-            for index, value in enumerate((steps * seconds).tolist()):
-                yield SECONDS, cell["model"], task, method, size, int(cell["workers"]), MEASURED, index, value
+        plain = f"{task} {SMALL_BATCH.method}"
+        yield (model, task, SMALL_BATCH.method, small), plain, plain, 0.0
+        for row in (SCALA_TUNED, SCALA_OTHER, EFFECTIVE):
+            settings, _ = tuned_settings(profile, row, large, task, model)
+            noisy = f"{task} {(EFFECTIVE if row is EFFECTIVE else SCALA).method} with noise"
+            share = max(0.0, 1 - settings["delay"] / profile.settings["epochs"])
+            yield (model, task, row.method, large), f"{task} {LAMB.method}", noisy, share
 
 
 def _projected_rows(profile: Profile, cell: dict[str, Any], constants: Calibration) -> Iterator[tuple[Any, ...]]:
     """Project the baseline and ScaLA as the paper has it: the calibration knows no other kind of noise."""
     model = constants.model(RATES[0] if RATES[0] in constants.links else WITHIN, constants.cores)
     micro_batch = int(profile.settings.get("micro_batch", 64))
-    for task in profile.tasks:
-        for method, size, noise, _ in _methods(profile, task, cell["model"]):
-            if method == EFFECTIVE.method or size < PAPER_WORKERS:
-                continue
-            small = size == profile.small_batch
-            name = f"{task} {SMALL_BATCH.method if small else LAMB.method}"
-            length = float(np.sum(cell[f"{name}:tokens"]) / np.sum(cell[f"{name}:samples"]))
-            load = even_load(size, PAPER_WORKERS, micro_batch, length)
-            seconds = model.step_seconds(load, PAPER_WORKERS, "adamw" if small else "lamb", noise=noise)
-            steps = profile.settings["epochs"] * cell[f"{name}:steps_per_epoch"]
-            yield SECONDS, cell["model"], task, method, size, PAPER_WORKERS, PROJECTED, 0, steps * seconds
+    for labels, plain, _, share in _mixtures(profile, cell):
+        *_, method, size = labels
+        if method == EFFECTIVE.method or size < PAPER_WORKERS:
+            continue
+        length = float(np.sum(cell[f"{plain}:tokens"]) / np.sum(cell[f"{plain}:samples"]))
+        optimizer = "adamw" if method == SMALL_BATCH.method else "lamb"
+        load = even_load(size, PAPER_WORKERS, micro_batch, length)
+        seconds = model.step_seconds(load, PAPER_WORKERS, optimizer, noise=share)
+        steps = profile.settings["epochs"] * cell[f"{plain}:steps_per_epoch"]
+        yield SECONDS, *labels, PAPER_WORKERS, PROJECTED, 0, steps * seconds
 
 
 def time_table(profile: Profile, times: DataFrame) -> DataFrame:
@@ -231,11 +220,11 @@ def time_table(profile: Profile, times: DataFrame) -> DataFrame:
     return table.assign(**{"times faster than baseline": faster})
 
 
-def time_factor(frame: DataFrame, slow: tuple[str, int], fast: tuple[str, int], level: float) -> Estimate:
+def time_factor(frame: DataFrame, slow: tuple[str, int], fast: tuple[str, int]) -> Estimate:
     """Return how many times faster one method on some workers is than another, from timed steps, which are the unit."""
     places = zip(frame["method"], frame["workers"], strict=True)
     timed = frame.copy().assign(place=list(places))[frame["kind"] == SECONDS]
-    factor = contrast(timed, {slow: 1.0, fast: -1.0}, value="seconds", column="place", unit=FACTOR, level=level)
+    factor = paired_ratio(timed, slow, fast, value="seconds", column="place")
     return replace(factor, note="n counts timed steps" if factor.n else "")
 
 
@@ -244,57 +233,54 @@ def timed_workers(frame: DataFrame) -> list[int]:
     return sorted({int(count) for count in frame[frame["kind"] == SECONDS]["workers"]})
 
 
-def c9(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:
+def c9(frame: DataFrame) -> ClaimRecord:
     """Judge the baseline (small batch) and ScaLA (large batch): accuracy of runs, and times on as many workers."""
-    runs, scala, small = frame[frame["kind"].isna()], SCALA_TUNED.method, SMALL_BATCH.method
-    minus = partial(paired_difference, runs, level=level)
-    other = SCALA_OTHER.method
+    runs, scala, other = frame[frame["kind"].isna()], SCALA_TUNED.method, SCALA_OTHER.method
+    small, minus = SMALL_BATCH.method, partial(paired_difference, runs)
     parts = [
-        no_worse("accuracy of ScaLA minus the baseline", minus(scala, small), EQUAL, paper=0.0, scale=scale),
-        no_worse(f"accuracy of {other} minus the baseline", minus(other, small), EQUAL, scale=scale, contextual=True),
+        no_worse("accuracy of ScaLA minus the baseline", minus(scala, small), EQUAL, paper=0.0),
+        no_worse(f"accuracy of {other} minus the baseline", minus(other, small), EQUAL, contextual=True),
     ]
     for workers in sorted({max(timed_workers(frame), default=1), PAPER_WORKERS}, reverse=True):
-        factor = time_factor(frame, (small, workers), (scala, workers), level)
+        factor = time_factor(frame, (small, workers), (scala, workers))
         name = f"time of the baseline over ScaLA's on {workers} worker{'s' * (workers != 1)}"
-        expected = geometric_mean(FASTER) if workers == PAPER_WORKERS else None
         few = workers < PAPER_WORKERS
-        bounds = (2.7 / SLACK, 9.8 * SLACK)
-        parts.append(within(name, factor, *bounds, paper=expected, scale=scale, contextual=few, gated=False))
+        role: Role = {"paper": None if few else geometric_mean(FASTER), "contextual": few, "gated": False}
+        parts.append(within(name, factor, 2.7 / SLACK, 9.8 * SLACK, **role))
     return record(C9, parts, accuracy_gates(runs, (small, scala)))
 
 
-def c23(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:
+def c23(frame: DataFrame) -> ClaimRecord:
     """Compare the time of ScaLA on many workers with that of the small batch on one."""
-    factor = time_factor(frame, (SMALL_BATCH.method, 1), (SCALA_TUNED.method, PAPER_WORKERS), level)
+    factor = time_factor(frame, (SMALL_BATCH.method, 1), (SCALA_TUNED.method, PAPER_WORKERS))
     name = f"time of the baseline on one worker over ScaLA's on {PAPER_WORKERS}"
-    part = effect(name, factor, geometric_mean(OVER_ONE), scale=scale)
+    part = effect(name, factor, geometric_mean(OVER_ONE))
     return record(C23, [part], [workers_gate(timed_workers(frame), PAPER_WORKERS)])
 
 
-def c24(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:
+def c24(frame: DataFrame) -> ClaimRecord:
     """Compare the time of the small batch on many workers with that on one."""
-    factor = time_factor(frame, (SMALL_BATCH.method, 1), (SMALL_BATCH.method, PAPER_WORKERS), level)
-    name, expected = f"baseline's time on one worker over that on {PAPER_WORKERS}", geometric_mean(BASELINE_GAINS)
-    part = within(name, factor, 1.5 / SLACK, 2.4 * SLACK, paper=expected, scale=scale)
+    factor = time_factor(frame, (SMALL_BATCH.method, 1), (SMALL_BATCH.method, PAPER_WORKERS))
+    name = f"baseline's time on one worker over that on {PAPER_WORKERS}"
+    part = within(name, factor, 1.5 / SLACK, 2.4 * SLACK, paper=geometric_mean(BASELINE_GAINS))
     return record(C24, [part], [workers_gate(timed_workers(frame), PAPER_WORKERS)])
 
 
-def c26(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:
+def c26(frame: DataFrame) -> ClaimRecord:
     """Compare ScaLA with the small batch on RoBERTa-large, and the small batch with published accuracies."""
     runs, scala, small = frame[frame["kind"].isna()], SCALA_TUNED.method, SMALL_BATCH.method
-    roberta = runs[runs["model"] == MODELS[paper.ROBERTA]]
-    gain = paired_difference(roberta, scala, small, level=level)
-    parts = [effect("RoBERTa-large: ScaLA minus the baseline", gain, 0.4, scale=scale)]
+    gain = paired_difference(runs[runs["model"] == MODELS[paper.ROBERTA]], scala, small)
+    parts = [effect("RoBERTa-large: ScaLA minus the baseline", gain, 0.4)]
     for name, printed in ((paper.BERT, 1.0), (paper.ROBERTA, 0.1)):
         of_model = runs[(runs["model"] == MODELS[name]) & (runs["method"] == small)]
         known = of_model["task"].map(TASK_NAMES).map(paper.published(name)).astype(float)
-        above = contrast(of_model.assign(dev=of_model["dev"] - known), {small: 1.0}, value="dev", level=level)
-        parts.append(no_worse(f"{name}: baseline minus published", above, EQUAL, paper=printed, scale=scale))
+        above = contrast(of_model.assign(dev=of_model["dev"] - known), {small: 1.0}, value="dev")
+        parts.append(no_worse(f"{name}: baseline minus published", above, EQUAL, paper=printed))
     there = set(zip(runs["model"], runs["task"], strict=True))
     lost = [f"{model} on {task}" for model in MODELS.values() for task in TASK_NAMES if (model, task) not in there]
     remedy = "the paper profile: BERT-base and RoBERTa-large on all of GLUE, on a cluster with GPUs"
     found = f"not part of these runs: {', '.join(lost)}" if lost else "both encoders on all four tasks"
-    gates = [Gate("encoders", not lost, found, remedy if lost else ""), *accuracy_gates(runs, (small, scala))]
+    gates = [Gate("encoders", not lost, found, remedy), *accuracy_gates(runs, (small, scala))]
     return record(C26, parts, gates)
 
 

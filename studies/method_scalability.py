@@ -107,7 +107,7 @@ C14 = Claim(
 )
 
 
-def c14(frame: DataFrame, scale: float = 1.0) -> ClaimRecord:
+def c14(frame: DataFrame) -> ClaimRecord:
     """Judge the large-batch lines, and what the delay saves, by the rows of `run_rows` on one host."""
     parts = []
     for label in LINES:
@@ -115,11 +115,11 @@ def c14(frame: DataFrame, scale: float = 1.0) -> ClaimRecord:
         if not line.empty:
             gain = timings.gain_per_doubling(line, "seconds", sorted(set(line["workers"])))
             about, early = f"{label}: gain per doubling of workers", label == SCALA_EARLY.method
-            parts.append(within(about, gain, GAIN**scale, math.inf, contextual=early))
+            parts.append(within(about, gain, GAIN, math.inf, contextual=early))
     if not parts:
         return record(C14, ())
     about = "what the delay saves on fewer workers, over that on 32"
-    parts.append(effect(about, _saved_on_fewer(frame), None, 1.1, scale=scale))
+    parts.append(effect(about, _saved_on_fewer(frame), None, 1.1))
     return record(C14, parts, [timings.workers_gate(sorted(set(frame["workers"])), PAPER_WORKERS)])
 
 

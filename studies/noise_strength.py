@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from scala_lab.report.figures.accuracy import ACCURACY, lines_figure
-from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.report.figures.accuracy import ACCURACY
+from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.statistics import paired_difference
-from scala_lab.study.tables import HEADINGS, means_by, notes, panel_rows, two_digits
+from scala_lab.study.tables import HEADINGS, lines_drawing, means_by, notes, two_digits
 from scala_lab.study.variants import EFFECTIVE, LAMB, arm_cells
 
 NORMALIZED, NO_NOISE = "normalized ascent, rho = omega", "no noise (LAMB)"
@@ -42,21 +42,16 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
             "recipe. r is that of the last step.",
         ],
     )
-    figures = []
-    if frame["score"].notna().any():
-        positive = frame.assign(divergence=frame["divergence"].where(frame["divergence"] > 0))
-        figure = lines_figure(
-            panel_rows(positive, {ACCURACY: "score", DIVERGENCE: "divergence"}),
-            "omega",
-            x_label="omega, log scale",
-            title=f"Strength of the noise on {task}",
-            y="value",
-            y_label="",
-            panel="panel",
-            log_x=True,
-            log_y=(DIVERGENCE,),
-        )
-        figures.append(Drawing("", figure, f"Accuracy and divergence over omega on {task}."))
+    figures = lines_drawing(
+        frame.assign(divergence=frame["divergence"].where(frame["divergence"] > 0)),
+        "omega",
+        f"Accuracy and divergence over omega on {task}.",
+        panels={ACCURACY: "score", DIVERGENCE: "divergence"},
+        x_label="omega, log scale",
+        title=f"Strength of the noise on {task}",
+        log_x=True,
+        log_y=(DIVERGENCE,),
+    )
     return Findings([table], figures, (), _summary(frame))
 
 
@@ -67,8 +62,7 @@ def strength_table(frame: DataFrame, level: float) -> DataFrame:
         if method != NO_NOISE:
             pair = frame[(frame["omega"] == math.inf) | ((frame["method"] == method) & (frame["omega"] == omega))]
             gain = paired_difference(pair, method, NO_NOISE, level=level)
-            ends = (gain.low, gain.high) if gain.decided else (math.nan, math.nan)
-            means.loc[row, ["minus no noise", "from", "to"]] = gain.value, *ends
+            means.loc[row, ["minus no noise", "from", "to"]] = gain.value, *gain.interval
     means["omega"] = means["omega"].where(means["omega"] != math.inf)
     means[DIVERGENCE] = two_digits(means[DIVERGENCE])
     return means.set_index(["method", "omega"])

@@ -5,14 +5,12 @@ All kinds branch off LAMB's runs at the paper's later t_s, so that they differ i
 
 from __future__ import annotations
 
-from functools import partial
-
-from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, main
 from scala_lab.study.gates import accuracy_gates
-from scala_lab.study.statistics import LEVEL, paired_difference
-from scala_lab.study.tables import difference_drawing, notes, table_by_task
+from scala_lab.study.statistics import paired_difference
+from scala_lab.study.tables import accuracy_findings
 from scala_lab.study.variants import BASELINE, EFFECTIVE, GAUSSIAN, LAMB, ONE_DRAW, RDROP, SCALA, TWO_DRAWS, arm_cells
-from scala_lab.study.verdicts import Claim, ClaimRecord, effect, judge, record
+from scala_lab.study.verdicts import Claim, ClaimRecord, effect, record
 from studies._paper_tables import TABLE_5, paper_table
 
 SCALA_LP = SCALA.but("ScaLA (LP)")
@@ -39,39 +37,32 @@ def cells(profile: Profile) -> list[Cell]:
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare accuracy by kind of noise."""
-    claim = judge(partial(c13, level=profile.level), frame)
-    table = Tabulation(
-        "",
-        table_by_task(frame, ("method",), profile.tasks, against=LAMB.method, level=profile.level),
-        f"Table 5: accuracy (%) by kind of perturbation at B={profile.large_batch}.",
-        [
-            *notes(profile, frame, against=LAMB.method),
-            "The baseline is AdamW, all other rows LAMB. Beyond the paper: 'two draws, no noise': the divergence of "
-            "two dropout draws alone; 'noise, one draw': the paper's noise with shared masks; ScaLA-effective: noise "
-            "large enough to act, from the earlier t_s on; R-Drop as published: two draws from the first step on, both "
-            "of which learn the task.",
-        ],
+    return accuracy_findings(
+        profile,
+        frame,
+        [c13],
+        about="Table 5",
+        caption=f"accuracy (%) by kind of perturbation at B={profile.large_batch}.",
+        note="The baseline is AdamW, all other rows LAMB. Beyond the paper: 'two draws, no noise': the divergence of "
+        "two dropout draws alone; 'noise, one draw': the paper's noise with shared masks; ScaLA-effective: noise large "
+        "enough to act, from the earlier t_s on; R-Drop as published: two draws from the first step on, both of which "
+        "learn the task.",
+        against=LAMB.method,
+        title="Kinds of perturbation",
+        tables=[paper_table(5, TABLE_5, ("method",))],
+        found="LP minus GT {}; GT minus Gaussian {}; Gaussian minus none {}.",
     )
-    target, direction, random = (part.estimate for part in claim.parts[:3])
-    summary = f"LP minus GT {target}; GT minus Gaussian {direction}; Gaussian minus none {random}."
-    figures = difference_drawing(claim.parts, "Kinds of perturbation", "Table 5")
-    return Findings([table, paper_table(5, TABLE_5, ("method",))], figures, [claim], summary)
 
 
-def c13(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:
+def c13(frame: DataFrame) -> ClaimRecord:
     """Compare each kind of noise with the next weaker one: ScaLA (LP), ScaLA (GT), Gaussian noise, LAMB."""
-    arms = [variant.method for variant in (SCALA_LP, SCALA_GT, GAUSSIAN, LAMB)]
-    pairs = [(arms[0], arms[1], 0.4), (arms[1], arms[2], 0.3), (arms[2], arms[3], 0.3)]
-    context = [(arms[0], arms[3], 0.8), (arms[2], BASELINE.method, 0.3)]
+    arms = target, truth, gaussian, none = [variant.method for variant in (SCALA_LP, SCALA_GT, GAUSSIAN, LAMB)]
+    pairs = [(target, truth, 0.4), (truth, gaussian, 0.3), (gaussian, none, 0.3)]
+    context = [(target, none, 0.8), (gaussian, BASELINE.method, 0.3)]
     parts = [
-        effect(
-            f"{better} minus {worse}",
-            paired_difference(frame, better, worse, level=level),
-            paper,
-            scale=scale,
-            contextual=(better, worse, paper) in context,
-        )
-        for better, worse, paper in (*pairs, *context)
+        effect(f"{better} minus {worse}", paired_difference(frame, better, worse), paper, contextual=pair in context)
+        for pair in (*pairs, *context)
+        for better, worse, paper in [pair]
     ]
     return record(C13, parts, accuracy_gates(frame, arms))
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
+from itertools import product
 
-from scala_lab.report.figures.accuracy import ACCURACY, lines_figure
-from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.report.figures.accuracy import ACCURACY
+from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.gates import accuracy_gates
-from scala_lab.study.statistics import FACTOR, LEVEL, Estimate, contrast, mean_interval, paired_ratio
-from scala_lab.study.tables import means_by, notes, panel_rows
+from scala_lab.study.statistics import FACTOR, Estimate, contrast, mean_interval, paired_ratio
+from scala_lab.study.tables import lines_drawing, means_by, notes
 from scala_lab.study.variants import EFFECTIVE, SCALA_TUNED, arm_cells, tuned_settings
 from scala_lab.study.verdicts import EQUAL, SAME_RATIO, Claim, ClaimRecord, at_most, equivalent, judge, record, within
 
@@ -35,20 +35,17 @@ def cells(profile: Profile) -> list[Cell]:
     settings, _ = tuned_settings(profile, EFFECTIVE, batch_size, task)
     settings.pop("rate")
     effective = replace(EFFECTIVE, overrides=settings, radius="")
-    return [
-        cell
-        for variant in (SCALA_TUNED, effective)
-        for steps in profile.ascent_steps
-        for cell in arm_cells(
-            profile, variant.but(variant.method, pga_steps=steps), batch_size, [task], pga_steps=steps
-        )
-    ]
+    cells = []
+    for variant, steps in product((SCALA_TUNED, effective), profile.ascent_steps):
+        varied = variant.but(variant.method, pga_steps=steps)
+        cells += arm_cells(profile, varied, batch_size, [task], pga_steps=steps)
+    return cells
 
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare accuracy and cost over T."""
     task = profile.tasks[:2][-1]
-    claim = judge(partial(c8, level=profile.level), frame)
+    claim = judge(c8, frame, profile.level)
     table = Tabulation(
         "",
         means_by(frame, ("method", "pga_steps"), ("score", "dev", "forward_passes")).rename_axis(["method", "T"]),
@@ -58,18 +55,8 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
             "The noise starts after the recipe's delay, so T weighs only on the epochs that follow it.",
         ],
     )
-    figures = []
-    if frame["score"].notna().any():
-        figure = lines_figure(
-            panel_rows(frame, PANELS),
-            "pga_steps",
-            x_label="ascent steps T",
-            title=f"Ascent steps on {task}",
-            y="value",
-            y_label="",
-            panel="panel",
-        )
-        figures.append(Drawing("", figure, f"Figure 4: accuracy and cost over T on {task}."))
+    caption, title = f"Figure 4: accuracy and cost over T on {task}.", f"Ascent steps on {task}"
+    figures = lines_drawing(frame, "pga_steps", caption, panels=PANELS, x_label="ascent steps T", title=title)
     gain = next((part.estimate for part in claim.parts if part.statement == GAINED), Estimate(math.nan))
     summary = f"With T>1 instead of T=1, accuracy changes by {gain} under the paper's rho and omega."
     return Findings([table], figures, [claim], summary)
@@ -78,32 +65,30 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
 GAINED = "accuracy at T>1 minus T=1"
 
 
-def c8(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:
+def c8(frame: DataFrame) -> ClaimRecord:
     """Compare forward_passes and score over T, the column pga_steps."""
     steps = sorted({int(count) for count in frame["pga_steps"]})
     if len(steps) < 2:
         return record(C8, ())
     scala = frame[frame["method"] == SCALA_TUNED.method]
-    cost = paired_ratio(scala, steps[-1], steps[0], value="forward_passes", column="pga_steps", level=level)
+    cost = paired_ratio(scala, steps[-1], steps[0], value="forward_passes", column="pga_steps")
     parts = [within(f"forward passes at T={steps[-1]} over T={steps[0]}", cost, 1.0, math.inf, gated=False)]
     if len(steps) > 2:
         about = "passes added by the last further step over those by the first"
-        parts.append(
-            equivalent(about, _cost_growth(scala, steps, level), SAME_RATIO, paper=1.0, scale=scale, gated=False)
-        )
+        parts.append(equivalent(about, _cost_growth(scala, steps), SAME_RATIO, paper=1.0, gated=False))
     weights = {**dict.fromkeys(steps[1:], 1 / (len(steps) - 1)), steps[0]: -1.0}
     for method, rows in frame.groupby("method", sort=False):
-        gain = contrast(rows, weights, column="pga_steps", level=level)
+        gain = contrast(rows, weights, column="pga_steps")
         about = GAINED if method == SCALA_TUNED.method else f"{GAINED}, {method}"
-        parts.append(at_most(about, gain, EQUAL * scale, paper=0.0, contextual=method != SCALA_TUNED.method))
+        parts.append(at_most(about, gain, EQUAL, paper=0.0, contextual=method != SCALA_TUNED.method))
     return record(C8, parts, accuracy_gates(scala, steps, column="pga_steps"))
 
 
-def _cost_growth(frame: DataFrame, steps: list[int], level: float) -> Estimate:
+def _cost_growth(frame: DataFrame, steps: list[int]) -> Estimate:
     """Return the passes per further step between the two largest T, over those between the two smallest."""
     wide = frame.pivot_table("forward_passes", "seed", "pga_steps").reindex(columns=steps)
     last, first = ((wide[high] - wide[low]) / (high - low) for low, high in (steps[-2:], steps[:2]))
-    return mean_interval(last / first, FACTOR, level)
+    return mean_interval(last / first, FACTOR)
 
 
 STUDY = Study(

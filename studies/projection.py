@@ -48,7 +48,8 @@ def cells(profile: Profile) -> list[Cell]:
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare predictions with what was measured here and with what the paper reports, and project to more workers."""
     done = frame[frame["status"] == "finished"]
-    parts = [_here(profile, done[done["kind"] == HERE]), _paper(done[done["kind"] == PAPER])]
+    here, paper = (done[done["kind"] == kind] for kind in (HERE, PAPER))
+    parts = [*([_here(profile, here)] if len(here) else []), *([_paper(paper)] if len(paper) else [])]
     return Findings(
         tables=[table for part in parts for table in part.tables],
         figures=[figure for part in parts for figure in part.figures],
@@ -58,7 +59,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
 
 def _here(profile: Profile, done: DataFrame) -> Findings:
     """Predict every timed cell of this machine from its calibration, which has seen none of them."""
-    constants, rows = constants_of(done) if len(done) else None, heldout_rows(done) if len(done) else done
+    constants, rows = constants_of(done), heldout_rows(done)
     if constants is None or rows.empty:
         return Findings()
     error = 100 * (error_factors(rows) - 1)
@@ -130,8 +131,6 @@ def constant_table(constants: Calibration) -> DataFrame:
 
 def _paper(done: DataFrame) -> Findings:
     """Fit the paper's tables: residuals of all reported cells, constants, and lines over workers."""
-    if done.empty:
-        return Findings()
     residuals = data_frame(
         {"model": fit["model"], "row": row, "task": task, "fitted on": "yes" if used else "no"}
         | {"reported": reported, "fitted": fitted, "fitted / reported": fitted / reported}

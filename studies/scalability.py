@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from scala_lab.report.figures.timing import exchange_bars, worker_lines
 from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
@@ -162,18 +163,18 @@ C1 = Claim(
 )
 
 
-def c1(frame: DataFrame, scale: float = 1.0) -> ClaimRecord:
+def c1(frame: DataFrame) -> ClaimRecord:
     """Judge the small batch by the rows of its steps on one host."""
-    small, gain = frame[frame["label"] == SMALL], GAIN**scale
+    small = frame[frame["label"] == SMALL]
     counts = sorted(set(small["workers"]))
     if not counts:
         return record(C1, ())
     up_to, beyond = [count for count in counts if count <= KNEE], [count for count in counts if count >= KNEE]
-    silent = timings.gain_per_doubling(small, "without", beyond)
+    gain, silent = (partial(timings.gain_per_doubling, small, value) for value in ("seconds", "without"))
     parts = [
-        within("gain per doubling up to 4", timings.gain_per_doubling(small, "seconds", up_to), gain, math.inf),
-        at_most("gain per doubling beyond 4", timings.gain_per_doubling(small, "seconds", beyond), gain, paper=1.0),
-        within("gain per doubling beyond 4 without communication", silent, gain, math.inf),
+        within("gain per doubling up to 4", gain(up_to), GAIN, math.inf),
+        at_most("gain per doubling beyond 4", gain(beyond), GAIN, paper=1.0),
+        within("gain per doubling beyond 4 without communication", silent(beyond), GAIN, math.inf),
     ]
     return record(C1, parts, [timings.workers_gate(counts, 2 * KNEE)])
 
@@ -189,16 +190,16 @@ C2 = Claim(
 )
 
 
-def c2(frame: DataFrame, scale: float = 1.0) -> ClaimRecord:
+def c2(frame: DataFrame) -> ClaimRecord:
     """Judge the large batch by the rows of its steps on one host."""
-    large, gain = frame[frame["label"] == LARGE], GAIN**scale
+    large = frame[frame["label"] == LARGE]
     counts = sorted(set(large["workers"]))
     if not counts:
         return record(C2, ())
-    whole = f"gain per doubling from {counts[0]:g} to {counts[-1]:g}"
+    gain = partial(timings.gain_per_doubling, large, "seconds")
     parts = [
-        within(whole, timings.gain_per_doubling(large, "seconds", counts), gain, math.inf),
-        within("gain of the last doubling", timings.gain_per_doubling(large, "seconds", counts[-2:]), gain, math.inf),
+        within(f"gain per doubling from {counts[0]:g} to {counts[-1]:g}", gain(counts), GAIN, math.inf),
+        within("gain of the last doubling", gain(counts[-2:]), GAIN, math.inf),
     ]
     return record(C2, parts, [timings.workers_gate(counts, PAPER_WORKERS)])
 

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scala_lab.report.figures.accuracy import difference_figure
+from scala_lab.report.figures.curvature import sharpness_bars, sharpness_over_loss
 from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.gates import accuracy_gates
 from scala_lab.study.statistics import LEVEL, Estimate, paired_ratio
 from scala_lab.study.tables import data_frame
 from scala_lab.study.variants import BASELINE, LAMB, SCALA_OTHER, SMALL_BATCH
-from scala_lab.study.verdicts import SAME_RATIO, Claim, ClaimRecord, Part, effect, judge, no_worse, record
+from scala_lab.study.verdicts import SAME_RATIO, Claim, ClaimRecord, effect, judge, no_worse, record
 from scala_lab.sweep.cells import Measurement
 from studies._checkpoints import ALL, RATE_NOTE, SIDE_BY_SIDE, measured_cells, run_cells
 
@@ -186,8 +187,6 @@ def sharpness_rows(frame: DataFrame) -> DataFrame:
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Draw bars, tabulate eigenvalues with their residuals, and judge the claims."""
-    from scala_lab.report.figures.curvature import sharpness_over_loss
-
     rows = sharpness_rows(frame)
     done = rows[rows["loss"].notna()]
     if done.empty:
@@ -207,7 +206,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     lost = rows[rows["loss"].isna()]
     if len(lost):
         notes.append(f"Without a result: {', '.join(sorted(set(lost['method'])))} ({len(lost)} runs).")
-    claims = [judge(partial(rule, level=profile.level), rows) for rule in (c5, c6)]
+    claims = [judge(rule, rows, profile.level) for rule in (c5, c6)]
     figures = [Drawing("", _bars(done), f"Figure 1(c): top eigenvalue on {task}, over sets and seeds.")]
     parts = [part for claim in claims for part in claim.parts if part.estimate.n]
     if parts:
@@ -215,14 +214,9 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         figures.append(Drawing("ratios", figure, "Figure 1(c): ratios, paired by seed; marks are seeds."))
     caption = "Sharpness against training loss: every seed at the end, and where the loss was equal."
     figures.append(Drawing("loss", sharpness_over_loss(loss_rows(done)), caption))
-    return Findings(
-        tables=[
-            Tabulation("", sharpness_table(done, profile.level), "Figure 1(c): sharpness where training ends.", notes)
-        ],
-        figures=figures,
-        claims=claims,
-        found=_sentence(claims),
-    )
+    table = Tabulation("", sharpness_table(done, profile.level), "Figure 1(c): sharpness where training ends.", notes)
+    found = "; ".join(f"{part.statement} {part.estimate}" for part in parts)
+    return Findings([table], figures, claims, f"Ratios of top eigenvalues: {found}." if found else "")
 
 
 def sharpness_table(done: DataFrame, level: float = LEVEL) -> DataFrame:
@@ -242,8 +236,8 @@ def sharpness_table(done: DataFrame, level: float = LEVEL) -> DataFrame:
                 "top eigenvalue": runs["eigenvalue"].mean(),
                 "deviation": runs["deviation"].mean(),
                 "over small batch": over_small.value,
-                "low": over_small.low if over_small.decided else np.nan,
-                "high": over_small.high if over_small.decided else np.nan,
+                "low": over_small.interval[0],
+                "high": over_small.interval[1],
                 "loss": runs["loss"].mean(),
                 "loss over chance": (runs["loss"] / runs["chance_loss"]).mean(),
                 "at equal loss": runs["matched"].mean(),
@@ -263,17 +257,15 @@ def sharpness_table(done: DataFrame, level: float = LEVEL) -> DataFrame:
 
 def loss_rows(done: DataFrame) -> DataFrame:
     """Return the points of the figure of sharpness against loss: each run at the end, and at equal loss."""
-    columns = ["label", "seed", "state", "loss", "value"]
-    ends = zip(done["method"], done["seed"], ["end"] * len(done), done["loss"], done["eigenvalue"], strict=True)
-    equal = zip(
-        *(done["method"], done["seed"], ["equal loss"] * len(done), done["matched_loss"], done["matched"]), strict=True
-    )
-    return data_frame([*ends, *equal], columns).dropna()
+    rows = [
+        (run["method"], run["seed"], state, run[loss], run[value])
+        for state, loss, value in (("end", "loss", "eigenvalue"), ("equal loss", "matched_loss", "matched"))
+        for run in done.to_dict("records")
+    ]
+    return data_frame(rows, ["label", "seed", "state", "loss", "value"]).dropna()
 
 
 def _bars(done: DataFrame) -> Any:
-    from scala_lab.report.figures.curvature import sharpness_bars
-
     rows = [
         (f"{run['method']} (B = {run['batch_size']})", value, bool(run["converged"]))
         for run in done.to_dict("records")
@@ -284,11 +276,6 @@ def _bars(done: DataFrame) -> Any:
         "top eigenvalue (nats per squared unit of weight)\nmean and standard deviation over seeds and sets of samples"
     )
     return figure
-
-
-def _sentence(claims: Sequence[ClaimRecord]) -> str:
-    found = [f"{part.statement} {part.estimate}" for claim in claims for part in claim.parts if part.estimate.n]
-    return f"Ratios of top eigenvalues: {'; '.join(found)}." if found else ""
 
 
 C5 = Claim(
@@ -316,35 +303,30 @@ C6 = Claim(
 )
 
 
-def c5(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:
+def c5(frame: DataFrame) -> ClaimRecord:
     """Judge large batch against small batch by the rows of `sharpness_rows`."""
-    over = partial(paired_ratio, frame, BASELINE.method, SMALL_BATCH.method, level=level)
+    over = partial(paired_ratio, frame, BASELINE.method, SMALL_BATCH.method)
     one_set = not frame["deviation"].notna().any()
     parts = [
-        effect("large over small batch", over(value="eigenvalue"), 2.6, scale=scale),
-        effect("deviation, large over small batch", over(value="deviation"), 3.9, scale=scale, contextual=one_set),
-        effect("large over small batch, equal loss", over(value="matched"), 2.6, scale=scale, contextual=True),
+        effect("large over small batch", over(value="eigenvalue"), 2.6),
+        effect("deviation, large over small batch", over(value="deviation"), 3.9, contextual=one_set),
+        effect("large over small batch, equal loss", over(value="matched"), 2.6, contextual=True),
     ]
     return record(C5, parts, accuracy_gates(frame, (SMALL_BATCH.method, BASELINE.method)))
 
 
-def c6(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:
+def c6(frame: DataFrame) -> ClaimRecord:
     """Judge ScaLA against both batch sizes by the rows of `sharpness_rows`."""
     small, large, scala = (variant.method for variant in SIDE_BY_SIDE)
-
-    def flatter(left: str, right: str, about: str, value: str = "eigenvalue", contextual: bool = True) -> Part:
-        estimate = paired_ratio(frame, left, right, value=value, level=level)
-        return effect(about, estimate, 6.9, scale=scale, contextual=contextual)
-
-    not_sharper = partial(no_worse, margin=SAME_RATIO, paper=6.9 / 2.6, scale=scale)
-    over_small = partial(paired_ratio, frame, small, scala, level=level)
+    over, matched = (partial(paired_ratio, frame, value=value) for value in ("eigenvalue", "matched"))
+    not_sharper = partial(no_worse, margin=SAME_RATIO, paper=6.9 / 2.6)
     parts = [
-        flatter(large, scala, "large batch over ScaLA", contextual=False),
-        not_sharper("small batch over ScaLA", over_small(value="eigenvalue")),
-        flatter(large, scala, "large batch over ScaLA, equal loss", "matched"),
-        not_sharper("small batch over ScaLA, equal loss", over_small(value="matched"), contextual=True),
-        flatter(large, SCALA_OTHER.method, "large batch over ScaLA, other t_s"),
-        flatter(LAMB.method, scala, "LAMB over ScaLA"),
+        effect("large batch over ScaLA", over(large, scala), 6.9),
+        not_sharper("small batch over ScaLA", over(small, scala)),
+        effect("large batch over ScaLA, equal loss", matched(large, scala), 6.9, contextual=True),
+        not_sharper("small batch over ScaLA, equal loss", matched(small, scala), contextual=True),
+        effect("large batch over ScaLA, other t_s", over(large, SCALA_OTHER.method), 6.9, contextual=True),
+        effect("LAMB over ScaLA", over(LAMB.method, scala), 6.9, contextual=True),
     ]
     return record(C6, parts, accuracy_gates(frame, (small, large, scala)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from scala_lab.report.figures.curvature import density_lines, layer_bars
 from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.tables import data_frame
 from studies._checkpoints import RATE_NOTE, SIDE_BY_SIDE, measured_cells, run_cells
@@ -68,14 +69,12 @@ def cells(profile: Profile) -> list[Cell]:
     """Return small batch, large batch and ScaLA with the first seed."""
     plan = profile.curvature
     settings = {"samples": plan.samples, "top_k": 1, "tol": plan.tol, "threads": plan.threads}
-    first = [run for run in run_cells(profile, SIDE_BY_SIDE) if run.labels["seed"] == profile.seeds[0]]
+    first = run_cells(profile.restricted(seeds=profile.seeds[:1]), SIDE_BY_SIDE)
     return measured_cells(first, measure, lambda seed: settings)
 
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Tabulate the whole spectrum and the layers; draw densities and bars side by side."""
-    from scala_lab.report.figures.curvature import density_lines, layer_bars
-
     done = frame[frame["status"] == "finished"]
     if done.empty:
         return Findings()
@@ -93,22 +92,16 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     densities = {run["method"]: data_frame({"node": run["nodes"], "weight": run["weights"]}) for run in results}
     kappas = ", ".join(f"{run['method']} {run['kappa_alpha']:.3g}" for run in results)
     tops = ", ".join(f"{run['method']} {run['eigenvalues'][0]:.3g}" for run in results)
+    by_layer = layers.pivot_table("eigenvalue", "layer", "checkpoint", sort=False)[list(done["method"])]
+    local = "Local values at the checkpoint; the theorem's alpha_i bound the curvature everywhere."
+    density = density_lines(densities, single=1 / done["touched_size"].max())
     return Findings(
         tables=[
             Tabulation("", spectrum_table(results), "Ends, trace and layers' spread of the spectrum.", notes),
-            Tabulation(
-                "layers",
-                layers.pivot_table("eigenvalue", "layer", "checkpoint", sort=False)[list(done["method"])],
-                "alpha_i: top eigenvalue of each layer's block of the Hessian.",
-                ["Local values at the checkpoint; the theorem's alpha_i bound the curvature everywhere."],
-            ),
+            Tabulation("layers", by_layer, "alpha_i: top eigenvalue of each layer's block of the Hessian.", [local]),
         ],
         figures=[
-            Drawing(
-                "",
-                density_lines(densities, single=1 / done["touched_size"].max()),
-                f"Spectral density of the Hessian on {task}.",
-            ),
+            Drawing("", density, f"Spectral density of the Hessian on {task}."),
             Drawing("layers", layer_bars(layers), f"alpha_i of each layer on {task}, and kappa_alpha."),
         ],
         found=f"Top eigenvalue: {tops}. kappa_alpha, largest over smallest layer: {kappas}.",

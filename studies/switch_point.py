@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from scala_lab.report.figures.accuracy import lines_figure
-from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, main
 from scala_lab.study.gates import accuracy_gates
-from scala_lab.study.statistics import LEVEL, contrast
-from scala_lab.study.tables import difference_drawing, notes, table_by_task
+from scala_lab.study.statistics import contrast
+from scala_lab.study.tables import accuracy_findings, lines_drawing
 from scala_lab.study.variants import LAMB, SCALA, arm_cells
-from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, at_most, effect, judge, record
+from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, at_most, effect, record
 
 C17 = Claim(
     id="C17",
@@ -36,47 +35,46 @@ def cells(profile: Profile) -> list[Cell]:
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare accuracy and cost over t_s."""
-    claim = judge(partial(c17, level=profile.level), frame)
-    shown = ("score", "dev", "forward_passes")
-    table = Tabulation(
-        "",
-        table_by_task(frame, ["method"], profile.pair, shown, against=LAMB.method, level=profile.level),
-        f"Figure 8: accuracy (%) and cost over t_s at B={profile.large_batch}.",
-        [
-            *notes(profile, frame, against=LAMB.method),
-            "The paper's Table 3 has t_s=0 above its t_s of 3 or 5 on average, 89.5 against 89.4, which its Figure 8 "
-            "does not suggest.",
-        ],
+    lines = frame.assign(method=["ScaLA" if math.isfinite(delay) else LAMB.method for delay in frame["delay"]])
+    return accuracy_findings(
+        profile,
+        frame,
+        [c17],
+        about="Figure 8",
+        caption=f"accuracy (%) and cost over t_s at B={profile.large_batch}.",
+        note="The paper's Table 3 has t_s=0 above its t_s of 3 or 5 on average, 89.5 against 89.4, which its Figure 8 "
+        "does not suggest.",
+        tasks=profile.pair,
+        shown=("score", "dev", "forward_passes"),
+        against=LAMB.method,
+        title="What the start of the noise changes",
+        figures=lines_drawing(
+            lines,
+            "delay",
+            "Figure 8: accuracy over t_s; the level is training without noise.",
+            x_label="t_s (epochs before the noise)",
+            title="When the noise starts",
+        ),
+        found="Noise from the start minus none {}; a middle t_s minus the start {}, minus the last t_s {}.",
     )
-    figures = []
-    if frame["score"].notna().any():
-        lines = frame.assign(method=["ScaLA" if math.isfinite(delay) else LAMB.method for delay in frame["delay"]])
-        figure = lines_figure(lines, "delay", x_label="t_s (epochs before the noise)", title="When the noise starts")
-        figures.append(Drawing("", figure, "Figure 8: accuracy over t_s; the level is training without noise."))
-    figures += difference_drawing(claim.parts, "What the start of the noise changes", "Figure 8", "gains")
-    start, over_start, over_late = (part.estimate for part in claim.parts[:3])
-    summary = (
-        f"Noise from the start minus none {start}; a middle t_s minus the start {over_start}, minus the last t_s "
-        f"{over_late}."
-    )
-    return Findings([table], figures, [claim], summary)
 
 
-def c17(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:
+def c17(frame: DataFrame) -> ClaimRecord:
     """Compare scores over t_s, the column `delay`: 0, the values between, the last, and inf for no noise at all."""
     delays = sorted(delay for delay in frame["delay"].unique().tolist() if math.isfinite(delay))
-    first, last = (delays[0], delays[-1]) if delays else (0.0, 0.0)
-    middle = dict.fromkeys(delays[1:-1], 1 / max(1, len(delays) - 2))
-    of = partial(contrast, frame, column="delay", level=level)
-    parts = [
-        at_most("noise from the start minus none", of({first: 1.0, math.inf: -1.0}), EQUAL * scale),
-        effect("a middle t_s minus the start", of({**middle, first: -1.0}), None, EQUAL, scale=scale),
-        effect("a middle t_s minus the last", of({**middle, last: -1.0}), None, EQUAL, scale=scale),
-        effect("a middle t_s minus none", of({**middle, math.inf: -1.0}), 0.8, scale=scale, contextual=True),
-        effect("the last t_s minus none", of({last: 1.0, math.inf: -1.0}), 0.8, scale=scale, contextual=True),
-    ]
     gates = accuracy_gates(frame, [*delays, math.inf], column="delay")
-    return record(C17, parts if middle else (), gates)
+    if len(delays) < 3:
+        return record(C17, (), gates)
+    first, *between, last = delays
+    middle, of = dict.fromkeys(between, 1 / len(between)), partial(contrast, frame, column="delay")
+    parts = [
+        at_most("noise from the start minus none", of({first: 1.0, math.inf: -1.0}), EQUAL),
+        effect("a middle t_s minus the start", of({**middle, first: -1.0}), None, EQUAL),
+        effect("a middle t_s minus the last", of({**middle, last: -1.0}), None, EQUAL),
+        effect("a middle t_s minus none", of({**middle, math.inf: -1.0}), 0.8, contextual=True),
+        effect("the last t_s minus none", of({last: 1.0, math.inf: -1.0}), 0.8, contextual=True),
+    ]
+    return record(C17, parts, gates)
 
 
 STUDY = Study(

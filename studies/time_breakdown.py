@@ -114,7 +114,7 @@ C7 = Claim(
 )
 
 
-def c7(frame: DataFrame, scale: float = 1.0) -> ClaimRecord:
+def c7(frame: DataFrame) -> ClaimRecord:
     """Judge the four parts of the cost."""
     if not {PLAIN, NOISE} <= set(frame["method"]):
         return record(C7, ())
@@ -123,22 +123,23 @@ def c7(frame: DataFrame, scale: float = 1.0) -> ClaimRecord:
     whole = noise[STEP] - noise["inner backward"] + plain["backward"]
     inner = noise["inner forward"] + plain["backward"]
     ratios = {
-        "PGA-1 with a full backward, in forward passes": inner / plain["clean forward"],
-        "backward over plain": noise["backward"] / plain["backward"],
-        "optimizer over plain": noise["optimizer"] / plain["optimizer"],
-        "step with a full inner backward over plain": whole / plain[STEP],
+        "PGA-1 with a full backward, in forward passes": (inner / plain["clean forward"], 3.0),
+        "backward over plain": (noise["backward"] / plain["backward"], 2.0),
+        "optimizer over plain": (noise["optimizer"] / plain["optimizer"], 1.0),
     }
-    parts = []
-    for (statement, values), paper in zip(ratios.items(), (3.0, 2.0, 1.0, 2.0), strict=True):
-        most = math.inf if statement.startswith("step") else paper * SLACK**scale
-        parts.append(within(statement, factor_of(values), paper / SLACK**scale, most, paper=paper))
+    parts = [
+        within(statement, factor_of(values), paper / SLACK, paper * SLACK, paper=paper)
+        for statement, (values, paper) in ratios.items()
+    ]
+    least, full = 2.0 / SLACK, "step with a full inner backward over plain"
+    parts += [
+        within(full, factor_of(whole / plain[STEP]), least, math.inf, paper=2.0),
+        within("step as taken here over plain", factor_of(noise[STEP] / plain[STEP]), least, math.inf, contextual=True),
+    ]
     share = float(frame["cpu_share"].min()) if "cpu_share" in frame else 1.0
     found = f"the process was computing for {100 * share:.0f}% of the time"
-    alone = share >= MIN_CPU_SHARE
-    gate = Gate("machine to itself", alone, found, "" if alone else "a machine that others do not keep busy")
-    taken, least = factor_of(noise[STEP] / plain[STEP]), 2.0 / SLACK**scale
-    beside = within("step as taken here over plain", taken, least, math.inf, contextual=True)
-    return record(C7, [*parts, beside], [gate])
+    remedy = "a machine that others do not keep busy"
+    return record(C7, parts, [Gate("machine to itself", share >= MIN_CPU_SHARE, found, remedy)])
 
 
 STUDY = Study(

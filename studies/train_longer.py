@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, main
 from scala_lab.study.gates import accuracy_gates
-from scala_lab.study.statistics import LEVEL, paired_difference
-from scala_lab.study.tables import difference_drawing, notes, table_by_task
+from scala_lab.study.statistics import paired_difference
+from scala_lab.study.tables import accuracy_findings
 from scala_lab.study.variants import BASELINE, SCALA_OTHER, SCALA_TUNED, arm_cells
-from scala_lab.study.verdicts import Claim, ClaimRecord, effect, judge, record
+from scala_lab.study.verdicts import Claim, ClaimRecord, effect, record
 
 LONGER = "baseline, longer"
 
@@ -33,31 +33,31 @@ def cells(profile: Profile) -> list[Cell]:
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare accuracy and cost."""
-    claim = judge(partial(c15, level=profile.level), frame)
     task, batch_size = profile.pair[0], profile.longer_batch or profile.large_batch
-    shown = ("steps", "forward_passes", "score", "dev")
-    table = Tabulation(
-        "",
-        table_by_task(frame, ("method", "batch_size"), [task], shown, against=LONGER, level=profile.level),
-        f"Figure 6: accuracy (%) on {task} at B={batch_size} after the last epoch.",
-        [
-            *notes(profile, frame, against=LONGER),
-            f"The baseline that trains longer has {profile.longer} times the epochs, over which its rate falls, and "
-            "the peak rate that is tuned for the usual epochs.",
-        ],
+    return accuracy_findings(
+        profile,
+        frame,
+        [c15],
+        about=f"Figure 6, on {task}",
+        caption=f"accuracy (%) at B={batch_size} after the last epoch.",
+        note=f"The baseline that trains longer has {profile.longer} times the epochs, over which its rate falls, and "
+        "the peak rate that is tuned for the usual epochs.",
+        index=("method", "batch_size"),
+        tasks=[task],
+        shown=("steps", "forward_passes", "score", "dev"),
+        against=LONGER,
+        title=f"Training longer at B={batch_size}",
+        found=f"ScaLA minus the baseline trained {profile.longer} times as long: {{}}.",
     )
-    figures = difference_drawing(claim.parts, f"Training longer at B={batch_size}", f"Figure 6, on {task}")
-    summary = f"ScaLA minus the baseline trained {profile.longer} times as long: {claim.parts[0].estimate}."
-    return Findings([table], figures, [claim], summary)
 
 
-def c15(frame: DataFrame, scale: float = 1.0, level: float = LEVEL) -> ClaimRecord:
+def c15(frame: DataFrame) -> ClaimRecord:
     """Compare ScaLA with the baseline that trains longer."""
-    scala, other, minus = SCALA_TUNED.method, SCALA_OTHER.method, partial(paired_difference, frame, level=level)
+    scala, other, minus = SCALA_TUNED.method, SCALA_OTHER.method, partial(paired_difference, frame)
     parts = [
-        effect("ScaLA minus the baseline trained longer", minus(scala, LONGER), 1.2, scale=scale),
-        effect(f"{other} minus the baseline trained longer", minus(other, LONGER), 1.2, scale=scale, contextual=True),
-        effect("gain of training longer", minus(LONGER, BASELINE.method), None, 0.6, scale=scale, contextual=True),
+        effect("ScaLA minus the baseline trained longer", minus(scala, LONGER), 1.2),
+        effect(f"{other} minus the baseline trained longer", minus(other, LONGER), 1.2, contextual=True),
+        effect("gain of training longer", minus(LONGER, BASELINE.method), None, 0.6, contextual=True),
     ]
     return record(C15, parts, accuracy_gates(frame, (scala, LONGER)))
 

@@ -30,7 +30,7 @@ def cells(profile: Profile) -> list[Cell]:
 
 def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     """Compare the shares: `frame` has one row per cell, with its labels, its `score` and more."""
-    claim = judge(w1, frame)
+    claim = judge(w1, frame, profile.level)
     table = table_by_task(frame, ["method"], profile.pair[:1], against="warm-up 0")
     return Findings(
         tables=[Tabulation("", table, "Accuracy by share of warm-up.", notes(profile, frame, against="warm-up 0"))],
@@ -40,11 +40,11 @@ def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     )
 
 
-def w1(frame: pd.DataFrame, scale: float = 1.0) -> ClaimRecord:
+def w1(frame: pd.DataFrame) -> ClaimRecord:
     """Judge by runs that pass all gates: trained, at a tuned rate, scored on rows that no choice has seen."""
     arms = ("warm-up 0.1", "warm-up 0")
     gain = paired_difference(frame, *arms)
-    return record(CLAIM, [effect("warm-up over none", gain, None, 0.5, scale=scale)], accuracy_gates(frame, arms))
+    return record(CLAIM, [effect("warm-up over none", gain, None, 0.5)], accuracy_gates(frame, arms))
 
 
 STUDY = Study("my_study", "Warm-up", "Does LAMB need a warm-up at a large batch?", cells, analyse)

@@ -11,11 +11,11 @@ Student's t, which expects one hump, is no longer their interval.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from scala_lab.study.statistics import cells_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +37,11 @@ class Gate:
     name: str
     passed: bool
     detail: str  # what was found
-    remedy: str = ""  # what it would take; '' if passed
+    remedy: str = ""  # what it would take; '' once passed
+
+    def __post_init__(self) -> None:
+        if self.passed:
+            object.__setattr__(self, "remedy", "")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the gate as an entry of claims.json."""
@@ -49,41 +53,26 @@ GATES = ("arms run", "clear of chance", "fitted", "best setting inside", "chosen
 
 
 def accuracy_gates(
-    frame: pd.DataFrame,
-    arms: Sequence[object],
-    *,
-    ask: Sequence[str] = GATES,
-    tuned: Sequence[object] | None = None,
-    column: str = "method",
-    by: Sequence[str] = ("model", "task"),
+    frame: pd.DataFrame, arms: Sequence[object], *, ask: Sequence[str] = GATES, column: str = "method"
 ) -> list[Gate]:
     """Return the gates of a claim from the frame of its runs, one row per run with the columns of `frame_of`.
 
-    `arms` are the values of `column` that the claim compares, in every cell of `by`; other rows are left out. A claim
-    may `ask` for some gates only. `tuned` are the arms whose setting must be the best inside of a grid: all, unless the
-    claim is about an arm that is not tuned, such as one at the square-root rule's rate.
+    `arms` are the values of `column` that the claim compares, for every model and task; other rows are left out. A
+    claim may `ask` for some gates only.
     """
     frame = frame[frame[column].isin(list(arms))]
-    finished = frame[frame["status"] == "finished"] if "status" in frame.columns else frame
+    finished = frame[frame["status"] == "finished"]
     named = _Names(frame, column)
-    chosen = finished if tuned is None else finished[finished[column].isin(list(tuned))]
-    gates: dict[str, Callable[[], Gate]] = {
-        "arms run": lambda: arms_run(frame, arms, column, by),
-        "clear of chance": lambda: clear_of_chance(finished, named),
-        "fitted": lambda: fitted(finished, named),
-        "best setting inside": lambda: best_setting_inside(chosen, named),
-        "chosen on other rows": lambda: chosen_on_other_rows(finished, named),
-        "steps": lambda: enough_steps(finished, named),
-        "seeds": lambda: enough_seeds(finished, arms, column, by),
-    }
-    return [gates[name]() for name in GATES if name in ask]
+    each_run = (_clear_of_chance, _fitted, _best_setting_inside, _chosen_on_other_rows, _enough_steps)
+    gates = [_arms_run(frame, arms, column), *(gate(finished, named) for gate in each_run)]
+    return [gate for gate in [*gates, _enough_seeds(finished, arms, column)] if gate.name in ask]
 
 
 class _Names:
     """Names a run in a sentence by its arm and by what else tells the frame's runs apart."""
 
     def __init__(self, frame: pd.DataFrame, column: str) -> None:
-        forms = {"model": "{}", "task": "on {}", "batch_size": "at B={}"}
+        forms = {"model": "{}", "task": "on {}", "batch_size": "at B={:.0f}"}  # a column with gaps is one of floats
         self.column = column
         self.forms = {
             name: form
@@ -91,12 +80,9 @@ class _Names:
             if name != column and name in frame.columns and frame[name].nunique() > 1
         }
 
-    def __call__(self, run: Any) -> str:
-        return " ".join([str(run[self.column]), *(form.format(run[name]) for name, form in self.forms.items())])
-
-
-def _seed(run: Any) -> str:
-    return f" (seed {run['seed']})" if "seed" in run else ""
+    def __call__(self, run: Any, seed: bool = False) -> str:
+        words = [str(run[self.column]), *(form.format(run[name]) for name, form in self.forms.items())]
+        return " ".join([*words, f"(seed {run['seed']:g})"] if seed else words)
 
 
 def _sentence(found: Sequence[str], most: int = 3) -> str:
@@ -109,17 +95,12 @@ def _number(run: Any, name: str) -> float:
     return math.nan if value is None else float(value)
 
 
-def _cells(frame: pd.DataFrame, by: Sequence[str]) -> list[tuple[Any, ...]]:
-    keys = [frame[name].tolist() for name in by if name in frame.columns]
-    return list(zip(*keys, strict=True)) if keys else [()] * len(frame)
-
-
-def arms_run(frame: pd.DataFrame, arms: Sequence[object], column: str, by: Sequence[str]) -> Gate:
+def _arms_run(frame: pd.DataFrame, arms: Sequence[object], column: str) -> Gate:
     """Ask that every arm has runs in every cell, and that none of them diverged or failed.
 
     Leaving out a diverged run would compare the survivors of one arm with all runs of the other.
     """
-    cells = _cells(frame, by)
+    cells = cells_of(frame)
     there = set(zip(cells, frame[column].tolist(), strict=True))
     missing = [
         " ".join([str(arm), *(["on", ", ".join(map(str, cell))] if cell else [])])
@@ -128,22 +109,16 @@ def arms_run(frame: pd.DataFrame, arms: Sequence[object], column: str, by: Seque
         if (cell, arm) not in there
     ]
     if missing:
-        return Gate(
-            "arms run",
-            False,
-            f"not part of this profile: {_sentence(missing)}",
-            f"a profile that also runs {_sentence(missing)}",
-        )
-    lost = frame[frame["status"] != "finished"] if "status" in frame.columns else frame.iloc[:0]
-    if len(lost):
-        counts = lost.groupby([column, "status"], sort=False).size()
-        totals = frame[column].value_counts()
-        found = [f"{count} of {totals[arm]} runs of {arm} {status}" for (arm, status), count in counts.items()]
-        return Gate("arms run", False, _sentence(found), "runs that finish: run what is missing, or lower the rate")
-    return Gate("arms run", True, f"{len(frame)} runs of {len(arms)} arms finished")
+        lost = _sentence(missing)
+        return Gate("arms run", False, f"not part of this profile: {lost}", f"a profile that also runs {lost}")
+    totals = frame[column].value_counts()
+    counts = frame[frame["status"] != "finished"].groupby([column, "status"], sort=False).size()
+    found = [f"{count} of {totals[arm]} runs of {arm} {status}" for (arm, status), count in counts.items()]
+    remedy = "runs that finish: run what is missing, or lower the rate"
+    return _gate("arms run", frame, found, f"{len(frame)} runs of {len(arms)} arms finished", remedy)
 
 
-def clear_of_chance(runs: pd.DataFrame, name: Callable[[Any], str]) -> Gate:
+def _clear_of_chance(runs: pd.DataFrame, name: _Names) -> Gate:
     """Ask that every run's score is above chance by more than two standard errors of a guesser's score.
 
     A guesser's accuracy at chance c on n rows has the standard error sqrt(c (1 - c) / n); a correlation, whose chance
@@ -152,8 +127,6 @@ def clear_of_chance(runs: pd.DataFrame, name: Callable[[Any], str]) -> Gate:
     found, least = [], math.inf
     for run in runs.to_dict("records"):
         score, chance, rows = _number(run, "score"), _number(run, "chance_score"), _number(run, "rows")
-        if not (rows > 0) and isinstance(run.get("correct"), np.ndarray):
-            rows = len(run["correct"])
         if not (rows > 0 and math.isfinite(score) and math.isfinite(chance)):
             found.append(f"{name(run)}: no score, chance or rows recorded")
             continue
@@ -162,36 +135,27 @@ def clear_of_chance(runs: pd.DataFrame, name: Callable[[Any], str]) -> Gate:
         above = (score - chance) / error
         least = min(least, above)
         if above <= 2:
-            found.append(f"{name(run)}{_seed(run)} scores {score:.1f}%, chance {chance:.1f}% ± {error:.1f}")
-    return _gate(
-        "clear of chance",
-        runs,
-        found,
-        f"every run at least {least:.0f} standard errors above chance",
-        "more steps, more rows or another rate, until every run learns its task",
-    )
+            found.append(f"{name(run, seed=True)} scores {score:.1f}%, chance {chance:.1f}% ± {error:.1f}")
+    passed = f"every run at least {least:.0f} standard errors above chance"
+    remedy = "more steps, more rows or another rate, until every run learns its task"
+    return _gate("clear of chance", runs, found, passed, remedy)
 
 
-def fitted(runs: pd.DataFrame, name: Callable[[Any], str], share: float = FITTED) -> Gate:
+def _fitted(runs: pd.DataFrame, name: _Names) -> Gate:
     """Ask that every run's loss on training rows is at most a share of chance's loss."""
     found, largest = [], 0.0
     for run in runs.to_dict("records"):
         kept = _number(run, "train_loss") / (_number(run, "chance_loss") or math.nan)
         if not math.isfinite(kept):
             found.append(f"{name(run)}: no training loss recorded")
-        elif kept > share:
-            found.append(f"{name(run)}{_seed(run)} ends at {kept:.2f} of chance's loss")
+        elif kept > FITTED:
+            found.append(f"{name(run, seed=True)} ends at {kept:.2f} of chance's loss")
         largest = max(largest, kept)
-    return _gate(
-        "fitted",
-        runs,
-        found,
-        f"training loss at most {largest:.2f} of chance's",
-        f"training until the loss on training rows is at most {share:g} of chance's",
-    )
+    remedy = f"training until the loss on training rows is at most {FITTED:g} of chance's"
+    return _gate("fitted", runs, found, f"training loss at most {largest:.2f} of chance's", remedy)
 
 
-def best_setting_inside(runs: pd.DataFrame, name: Callable[[Any], str]) -> Gate:
+def _best_setting_inside(runs: pd.DataFrame, name: _Names) -> Gate:
     """Ask that each arm's best setting lies inside of its grid; a setting that was not tuned fails too."""
     ends, untuned = [], []
     for run in runs.to_dict("records"):
@@ -200,61 +164,44 @@ def best_setting_inside(runs: pd.DataFrame, name: Callable[[Any], str]) -> Gate:
             untuned.append(f"{name(run)} is not tuned")
         elif not inside:
             ends.append(f"the best setting of {name(run)} ends its grid")
-    found = list(dict.fromkeys([*ends, *untuned]))
     remedy = "a grid extended until its best setting lies inside" if ends else "settings tuned on tuning rows"
-    return _gate("best setting inside", runs, found, "every best setting lies inside of its grid", remedy)
+    passed = "every best setting lies inside of its grid"
+    return _gate("best setting inside", runs, [*ends, *untuned], passed, remedy)
 
 
-def chosen_on_other_rows(runs: pd.DataFrame, name: Callable[[Any], str]) -> Gate:
+def _chosen_on_other_rows(runs: pd.DataFrame, name: _Names) -> Gate:
     """Ask that scores are of other rows than those that chose settings; a run that nothing was chosen for passes."""
-    found = []
-    for run in runs.to_dict("records"):
-        chosen, scored = run.get("selection_split"), run.get("score_split")
-        if isinstance(chosen, str) and chosen == scored:
-            found.append(f"{name(run)} was chosen and scored on {scored}")
-    return _gate(
-        "chosen on other rows",
-        runs,
-        list(dict.fromkeys(found)),
-        "settings were chosen on other rows than those scored",
-        "scores on rows that no choice has seen",
-    )
+    found = [
+        f"{name(run)} was chosen and scored on {run['score_split']}"
+        for run in runs.to_dict("records")
+        if isinstance(run.get("selection_split"), str) and run["selection_split"] == run.get("score_split")
+    ]
+    passed = "settings were chosen on other rows than those scored"
+    return _gate("chosen on other rows", runs, found, passed, "scores on rows that no choice has seen")
 
 
-def enough_steps(runs: pd.DataFrame, name: Callable[[Any], str], least: int = MIN_STEPS) -> Gate:
+def _enough_steps(runs: pd.DataFrame, name: _Names) -> Gate:
     """Ask that every run takes a minimum of steps."""
-    found, fewest = [], math.inf
-    for run in runs.to_dict("records"):
-        steps = _number(run, "steps")
-        if not steps >= least:
-            found.append(f"{name(run)} has {steps:.0f} steps")
-        fewest = min(fewest, steps)
-    return _gate(
-        "steps",
-        runs,
-        list(dict.fromkeys(found)),
-        f"at least {fewest:.0f} steps",
-        f"at least {least} steps: more rows, more epochs or smaller batches",
-    )
+    steps = [(run, _number(run, "steps")) for run in runs.to_dict("records")]
+    found = [f"{name(run)} has {count:.0f} steps" for run, count in steps if not count >= MIN_STEPS]
+    fewest = min((count for _, count in steps), default=math.nan)
+    remedy = f"at least {MIN_STEPS} steps: more rows, more epochs or smaller batches"
+    return _gate("steps", runs, found, f"at least {fewest:.0f} steps", remedy)
 
 
-def enough_seeds(
-    runs: pd.DataFrame, arms: Sequence[object], column: str, by: Sequence[str], least: int = MIN_SEEDS
-) -> Gate:
+def _enough_seeds(runs: pd.DataFrame, arms: Sequence[object], column: str) -> Gate:
     """Ask that a minimum of seeds has all arms in all cells."""
-    cells = _cells(runs, by)
+    cells = cells_of(runs)
     have: dict[Any, set[Any]] = {}
     for seed, cell, arm in zip(runs["seed"].tolist(), cells, runs[column].tolist(), strict=True):
         have.setdefault(seed, set()).add((cell, arm))
     wanted = {(cell, arm) for cell in cells for arm in arms}
     whole = sum(wanted <= places for places in have.values())
-    text = f"{whole} seed{'s' * (whole != 1)} with all arms"
-    if whole >= least:
-        return Gate("seeds", True, text)
-    return Gate("seeds", False, text, f"at least {least} seeds with all arms")
+    found = f"{whole} seed{'s' * (whole != 1)} with all arms"
+    return Gate("seeds", whole >= MIN_SEEDS, found, f"at least {MIN_SEEDS} seeds with all arms")
 
 
 def _gate(name: str, runs: pd.DataFrame, found: Sequence[str], passed: str, remedy: str) -> Gate:
     if not len(runs):
         return Gate(name, False, "no finished run", "the runs of this claim")
-    return Gate(name, False, _sentence(found), remedy) if found else Gate(name, True, passed)
+    return Gate(name, not found, _sentence(list(dict.fromkeys(found))) or passed, remedy)

@@ -10,7 +10,7 @@ interval, and nothing can be decided.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ MAX_SEEDS = 1000
 FACTOR = "x"
 """The unit of factors: their mean, deviation and interval are taken on the log scale."""
 
-BY = ("model", "task")
+CELL = ("model", "task")
 """What is averaged over within a seed; columns that a frame lacks are left out."""
 
 _MAX_DF = 1e6
@@ -66,6 +66,11 @@ class Estimate:
     def high(self) -> float:
         """Upper end of the interval; inf where there is none."""
         return self._end(1)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Both ends; nan where there is none, as tables show it."""
+        return (self.low, self.high) if self.decided else (math.nan, math.nan)
 
     def _end(self, sign: int) -> float:
         if not self.decided:
@@ -111,19 +116,18 @@ class Estimate:
             return 0.0 if distance > 0 or (distance == 0 and not strict) else 1.0
         return float(stdtr(self.df, -distance / self.se)) if math.isfinite(distance) else float(distance < 0)
 
-    def detectable(self, power: float = 0.8, level: float = LEVEL) -> float | None:
-        """Return the smallest true effect that a two-sided test at this precision finds with the given power.
+    def detectable(self) -> float | None:
+        """Return the smallest true effect that a two-sided test at this precision finds with a power of 80%.
 
-        The power is that of the noncentral t distribution. A factor is returned as one above 1. None without an
-        interval.
+        A factor is returned as one above 1. None without an interval.
         """
-        return self.natural(_noncentrality(self.df, power, level) * self.se) if self.decided else None
+        return self.natural(_noncentrality(self.df) * self.se) if self.decided else None
 
-    def seeds_needed(self, effect: float, power: float = 0.8, level: float = LEVEL) -> int | None:
+    def seeds_needed(self, effect: float, power: float = 0.8) -> int | None:
         """Return how many seeds a two-sided test needs to find an effect, at the present standard deviations.
 
-        More than `MAX_SEEDS` are returned as `MAX_SEEDS` + 1; so is an effect that no number of seeds can show, because
-        the evaluation rows are too few. None if the standard deviation is unknown.
+        `MAX_SEEDS` + 1 for more, or if no number of seeds can show it, because the evaluation rows are too few. None if
+        the standard deviation is unknown.
         """
         if not self.decided:
             return None
@@ -134,7 +138,7 @@ class Estimate:
             se = math.sqrt(by_seed + by_row)
             if se == 0:
                 return distance > 0
-            return _power(_combined_df(seeds - 1, by_seed, by_row), distance / se, level) >= power
+            return _power(_combined_df(seeds - 1, by_seed, by_row), distance / se) >= power
 
         if not enough(MAX_SEEDS):
             return MAX_SEEDS + 1
@@ -165,62 +169,42 @@ def mean_interval(values: ArrayLike, unit: str = "", level: float = LEVEL) -> Es
         >>> str(mean_interval([1.0, 2.0, 3.0], "points"))
         '+2 points [-0.484, +4.48] (n=3)'
     """
-    finite = np.asarray(values, dtype=float)
-    if unit == FACTOR:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            finite = np.log(finite)
-    return _estimate(finite[np.isfinite(finite)], unit, level)
+    numbers = _on_scale(np.asarray(values, dtype=float), unit)
+    return _estimate(numbers[np.isfinite(numbers)], unit, level)
+
+
+def _on_scale(values: NDArray[np.float64], unit: str) -> NDArray[np.float64]:
+    """Return the values, or the logarithms of factors; those of values that are not positive are not finite."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.log(values) if unit == FACTOR else values
 
 
 def paired_difference(
-    frame: pd.DataFrame,
-    left: object,
-    right: object,
-    *,
-    value: str = "score",
-    column: str = "method",
-    by: Sequence[str] = BY,
-    unit: str = "points",
-    level: float = LEVEL,
+    frame: pd.DataFrame, left: object, right: object, *, column: str = "method", level: float = LEVEL
 ) -> Estimate:
-    """Return the mean over seeds of left - right, each averaged over the cells of `by`; see `contrast`."""
-    return contrast(frame, {left: 1.0, right: -1.0}, value=value, column=column, by=by, unit=unit, level=level)
+    """Return the mean over seeds of left - right in score, each averaged over models and tasks; see `contrast`."""
+    return contrast(frame, {left: 1.0, right: -1.0}, column=column, level=level)
 
 
 def paired_ratio(
-    frame: pd.DataFrame,
-    left: object,
-    right: object,
-    *,
-    value: str,
-    column: str = "method",
-    by: Sequence[str] = BY,
-    level: float = LEVEL,
+    frame: pd.DataFrame, left: object, right: object, *, value: str, column: str = "method", level: float = LEVEL
 ) -> Estimate:
-    """Return the geometric mean over seeds of left / right, also over the cells of `by`; both must be positive."""
-    return contrast(frame, {left: 1.0, right: -1.0}, value=value, column=column, by=by, unit=FACTOR, level=level)
+    """Return the geometric mean over seeds of left / right, also over models and tasks; both must be positive."""
+    return contrast(frame, {left: 1.0, right: -1.0}, value=value, column=column, unit=FACTOR, level=level)
 
 
-def slope_per_doubling(
-    frame: pd.DataFrame,
-    *,
-    x: str = "batch_size",
-    value: str = "score",
-    by: Sequence[str] = BY,
-    unit: str = "points",
-    level: float = LEVEL,
-) -> Estimate:
-    """Return the slope of the least-squares line of a value over log2(x): one slope per seed, then t over seeds.
+def slope_per_doubling(frame: pd.DataFrame, level: float = LEVEL) -> Estimate:
+    """Return the slope of the least-squares line of the score over log2(batch_size): one per seed, then t over seeds.
 
     The slope of a gap to a baseline is minus that of the score: a baseline that all sizes share cancels, instead of
-    being counted once per size. The exponent of a power law is the slope of the logarithm: give log2 of the values.
+    being counted once per size.
     """
-    sizes = sorted({float(size) for size in frame[x].dropna()})
+    sizes = sorted({float(size) for size in frame["batch_size"].dropna()})
     if len(sizes) < 2:
-        return Estimate(math.nan, unit=unit, level=level)
+        return Estimate(math.nan, unit="points", level=level)
     centred = np.log2(sizes) - np.mean(np.log2(sizes))
     weights = dict(zip(sizes, (centred / np.sum(centred**2)).tolist(), strict=True))
-    return contrast(frame, weights, value=value, column=x, by=by, unit=unit, level=level)
+    return contrast(frame, weights, column="batch_size", level=level)
 
 
 def contrast(
@@ -229,16 +213,15 @@ def contrast(
     *,
     value: str = "score",
     column: str = "method",
-    by: Sequence[str] = BY,
     unit: str = "points",
     level: float = LEVEL,
 ) -> Estimate:
     r"""Return a weighted sum of runs, such as the mean of two methods minus a third, with its interval over seeds.
 
-    A cell is a combination of the columns in `by`. In each cell of a seed, the runs that `weights` names by their
-    `column` are added up with these weights; the mean over cells is the seed's number. A seed that lacks a run in one
-    of the cells is left out, and so is a cell that is complete in no seed: otherwise seeds would measure different
-    things. For factors, logarithms are added up.
+    In each cell of a seed, a model and a task, the runs that `weights` names by their `column` are added up with these
+    weights; the mean over cells is the seed's number. A seed that lacks a run in one of the cells is left out, and so
+    is a cell that is complete in no seed: otherwise seeds would measure different things. For factors, logarithms are
+    added up.
 
     Where runs have `correct`, their answers on the same rows of a task (1 for right), the rows are a sample too. For
     one task, the seed's contrast on a row is :math:`d_{sr} = \mu + a_s + b_r + e_{sr}`, a crossed random-effects model
@@ -249,66 +232,47 @@ def contrast(
     The variance of the seeds' numbers over S estimates the first and third terms together, whatever the number of
     tasks. The second is :math:`(MS_{row} - MS_{residual}) / (S R)`, not below 0, added over tasks: subtracting the
     residual keeps the interaction from counting twice. With t over S - 1 degrees of freedom for the seeds and a normal
-    distribution for the many rows, the squared half-widths are added. Welch and Satterthwaite's degrees of freedom
-    would be the usual choice; with few seeds their intervals are too narrow, because a small variance over seeds raises
-    the degrees of freedom when it should not (89% instead of 95% with two seeds, 93.5% with four).
-
-    A bootstrap would be worse: the spread of three to eight seeds resampled from themselves is too small by the factor
-    sqrt((S - 1) / S), and percentiles do not widen as t does; four seeds give intervals of about 80%. With many seeds
-    it agrees with the formula. (A bootstrap of both seeds and rows counts the interaction three times; Owen, "The
-    pigeonhole bootstrap", 2007.)
+    distribution for the many rows, the squared half-widths are added. With few seeds, Welch and Satterthwaite's degrees
+    of freedom give intervals that are too narrow (89% instead of 95% with two), and so does a bootstrap (80% with
+    four; Owen, "The pigeonhole bootstrap", 2007).
 
     Raises:
         ValueError: Two runs share seed, cell and `column`, or answers of one task are of different rows.
     """
-    runs = _Runs(frame, weights, value, column, by, unit)
+    runs = _Runs(frame, weights, value, column, unit)
     numbers = np.array([runs.number(seed) for seed in runs.seeds])
     variance, tied_variance, rows, rows_note = _row_variance(runs) if value == "score" else (0.0, 0.0, 0, "")
     note = "; ".join(text for text in (runs.note, rows_note) if text)
     return _estimate(numbers, unit, level, variance, tied_variance, rows, note)
 
 
-@dataclass
+def cells_of(frame: pd.DataFrame) -> list[tuple[Any, ...]]:
+    """Return the cell of every row: its values of `CELL`."""
+    keys = [frame[name].tolist() for name in CELL if name in frame.columns]
+    return list(zip(*keys, strict=True)) if keys else [()] * len(frame)
+
+
 class _Runs:
     """The runs that a contrast adds up, by seed and place: their cell and their value of `column`."""
 
-    frame: pd.DataFrame
-    weights: Mapping[Any, float]
-    value: str
-    column: str
-    by: Sequence[str]
-    unit: str
-    seeds: list[Any] = field(default_factory=list)  # that have all runs
-    cells: list[tuple[Any, ...]] = field(default_factory=list)
-    note: str = ""
-
-    def __post_init__(self) -> None:
-        keys = [self.frame[name].tolist() for name in self.by if name in self.frame.columns]
-        cells = list(zip(*keys, strict=True)) if keys else [()] * len(self.frame)
-        values = self.frame[self.value].astype(float).to_numpy()
-        if self.unit == FACTOR:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                values = np.log(values)
-        self.values = values
+    def __init__(self, frame: pd.DataFrame, weights: Mapping[Any, float], value: str, column: str, unit: str) -> None:
+        self.frame, self.weights = frame, weights
+        self.values, cells = _on_scale(frame[value].astype(float).to_numpy(), unit), cells_of(frame)
         self.index: dict[Any, dict[tuple[Any, Any], int]] = {}  # row of the frame by seed and (cell, side)
-        sides, seeds = self.frame[self.column].tolist(), self.frame["seed"].tolist()
+        sides, seeds = frame[column].tolist(), frame["seed"].tolist()
         for row, (cell, side, seed) in enumerate(zip(cells, sides, seeds, strict=True)):
-            if side not in self.weights or not math.isfinite(values[row]):
+            if side not in weights or not math.isfinite(self.values[row]):
                 continue
             if self.index.setdefault(seed, {}).setdefault((cell, side), row) != row:
-                raise ValueError(
-                    f"two runs of seed {seed} share {self.column} {side!r} and {tuple(self.by)} = {cell}: a column of "
-                    "`by` that tells them apart is missing"
-                )
+                raise ValueError(f"two runs of seed {seed} share {column} {side!r} and {CELL} = {cell}")
         whole = {
-            seed: {cell for cell, _ in runs if all((cell, side) in runs for side in self.weights)}
+            seed: {cell for cell, _ in runs if all((cell, side) in runs for side in weights)}
             for seed, runs in self.index.items()
         }
         self.cells = [cell for cell in dict.fromkeys(cells) if any(cell in found for found in whole.values())]
         self.seeds = sorted(seed for seed, found in whole.items() if found.issuperset(self.cells) and self.cells)
         partial = len(self.index) - len(self.seeds)
-        if partial:
-            self.note = f"{partial} seed{'s' * (partial != 1)} left out, where a run is missing"
+        self.note = f"{partial} seed{'s' * (partial != 1)} left out, where a run is missing" if partial else ""
 
     def of_seed(self, seed: Any) -> list[tuple[int, float]]:
         """Return the rows of the frame that make a seed's number, with their weights."""
@@ -381,14 +345,12 @@ def _estimate(
     Seeds that all give the same number have no spread to go by. Accuracies are then given `tied_variance`, as if one
     answer of each run had differed; exact counts, such as forward passes, keep an interval of no width. A note says so.
     """
-    count = len(numbers)
-    about = Estimate(math.nan, count, rows=rows, unit=unit, level=level, note=note)
-    about = replace(about, numbers=tuple(about.natural(float(number)) for number in numbers))
-    if not count:
-        return about
-    mean = float(numbers.mean())
+    count, natural = len(numbers), Estimate(math.nan, unit=unit).natural
+    mean = float(numbers.mean()) if count else math.nan
+    marks, value = tuple(natural(float(number)) for number in numbers), natural(mean) if count else math.nan
+    about = Estimate(value, count, rows=rows, unit=unit, level=level, note=note, numbers=marks)
     if count < 2:
-        return replace(about, value=about.natural(mean))
+        return about
     sd = float(numbers.std(ddof=1))
     if sd <= 1e-9 * max(1.0, abs(mean)):
         sd = 0.0
@@ -397,15 +359,8 @@ def _estimate(
         note = "; ".join(text for text in (note, f"all {count} seeds give the same value: {width}") if text)
     by_seed = sd**2 / count
     df = _combined_df(count - 1, by_seed, row_variance) if sd else float(count - 1)
-    return replace(
-        about,
-        value=about.natural(mean),
-        se=math.sqrt(by_seed + row_variance),
-        df=df,
-        sd=sd,
-        se_rows=math.sqrt(row_variance),
-        note=note,
-    )
+    se, se_rows = math.sqrt(by_seed + row_variance), math.sqrt(row_variance)
+    return replace(about, se=se, df=df, sd=sd, se_rows=se_rows, note=note)
 
 
 def _combined_df(seed_df: float, by_seed: float, by_row: float) -> float:
@@ -429,20 +384,20 @@ def _t_quantile(df: float, probability: float) -> float:
     return float(stdtrit(df, probability))
 
 
-def _power(df: float, noncentrality: float, level: float) -> float:
-    """Return the probability that a two-sided t test at a level rejects in the direction of the effect."""
+def _power(df: float, noncentrality: float) -> float:
+    """Return the probability that a two-sided t test at the usual level rejects in the direction of the effect."""
     from scipy.special import nctdtr
 
-    critical = _t_quantile(df, (1 + level) / 2)
+    critical = _t_quantile(df, (1 + LEVEL) / 2)
     if noncentrality > 10 * critical + 40:  # certain, and out of nctdtr's reach
         return 1.0
     return 1 - float(nctdtr(df, noncentrality, critical))
 
 
 @lru_cache(maxsize=4096)
-def _noncentrality(df: float, power: float, level: float) -> float:
-    """Return the true effect in standard errors that a two-sided t test finds with a given power."""
+def _noncentrality(df: float) -> float:
+    """Return the true effect in standard errors that a two-sided t test finds with a power of 80%."""
     from scipy.optimize import brentq
 
-    upper = 2 * _t_quantile(df, (1 + level) / 2) + 10
-    return float(brentq(lambda effect: _power(df, effect, level) - power, 0.0, upper, xtol=1e-6))
+    upper = 2 * _t_quantile(df, (1 + LEVEL) / 2) + 10
+    return float(brentq(lambda effect: _power(df, effect) - 0.8, 0.0, upper, xtol=1e-6))

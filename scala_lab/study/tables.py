@@ -10,15 +10,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from scala_lab.report.figures.accuracy import difference_figure, lines_figure
+from scala_lab.study.api import Drawing, Findings, Tabulation
 from scala_lab.study.statistics import LEVEL, Estimate, mean_interval, paired_difference
 from scala_lab.study.variants import SCALA_TUNED
+from scala_lab.study.verdicts import Part, Rule, judge
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from scala_lab.study.api import Drawing
     from scala_lab.study.profiles import Profile
-    from scala_lab.study.verdicts import Part
 
 HEADINGS = {
     "steps": "steps",
@@ -30,6 +31,42 @@ HEADINGS = {
     "divergence": "divergence r",
 }
 """Headings of a table by the column of a run's row."""
+
+
+def accuracy_findings(
+    profile: Profile,
+    frame: pd.DataFrame,
+    rules: Sequence[Rule],
+    *,
+    about: str,
+    caption: str,
+    note: str,
+    against: str,
+    found: str,
+    index: Sequence[str] = ("method",),
+    tasks: Sequence[str] = (),
+    shown: Sequence[str] = ("score", "dev"),
+    title: str = "",
+    tables: Sequence[Tabulation] = (),
+    figures: Sequence[Drawing] = (),
+) -> Findings:
+    """Judge claims on accuracy, and return them with a table by task and the figure of their differences.
+
+    `about`, such as Table 2, begins the captions. The table is that of `table_by_task`, by default over all tasks, with
+    the usual notes and one more; `tables` and `figures` stand beside. The figure has a `title`, or is left out. In
+    `found`, {0}, {1}, ... stand for the estimates of the claims' parts.
+    """
+    claims = [judge(rule, frame, profile.level) for rule in rules]
+    parts = [part for claim in claims for part in claim.parts]
+    table = table_by_task(frame, index, tasks or profile.tasks, shown, against=against, level=profile.level)
+    listed = [*notes(profile, frame, against=against), note]
+    points = [part for part in parts if title and part.estimate.unit == "points"]
+    return Findings(
+        [Tabulation("", table, f"{about}: {caption}", listed), *tables],
+        [*figures, *difference_drawing(points, title, about, "gains" if figures else "")],
+        claims,
+        found.format(*(part.estimate for part in parts)) if parts else "",
+    )
 
 
 def table_by_task(
@@ -58,8 +95,8 @@ def table_by_task(
             difference = Estimate(math.nan)
             if row["method"] != against:
                 difference = paired_difference(same, row["method"], against, level=level)
-            ends = (difference.low, difference.high) if difference.decided else (math.nan, math.nan)
-            row |= {f"minus {against}": difference.value, "from": ends[0], "to": ends[1]}
+            low, high = difference.interval
+            row |= {f"minus {against}": difference.value, "from": low, "to": high}
         rows.append(row)
     return pd.DataFrame(rows).set_index(list(index)).rename_axis([name.replace("_", " ") for name in index])
 
@@ -93,13 +130,6 @@ def means_by(frame: pd.DataFrame, keys: Sequence[str], shown: Iterable[str]) -> 
     return frame.groupby(list(keys), sort=False)[list(shown)].mean().rename(columns=HEADINGS)
 
 
-def panel_rows(frame: pd.DataFrame, panels: Mapping[str, str]) -> pd.DataFrame:
-    """Return the runs once per panel of a figure, with columns `panel`, its title, and `value`, that of its column."""
-    import pandas as pd
-
-    return pd.concat([frame.assign(panel=title, value=frame[column]) for title, column in panels.items()])
-
-
 def two_digits(values: pd.Series) -> pd.Series:
     """Round to two significant digits, for columns that span decades."""
     return values.map(lambda value: float(f"{value:.2g}"))
@@ -124,11 +154,25 @@ def notes(profile: Profile, frame: pd.DataFrame, *, against: str = "") -> list[s
     return [*listed, *status_note(frame)]
 
 
+def lines_drawing(
+    frame: pd.DataFrame, x: str, caption: str, *, panels: Mapping[str, str] | None = None, **look: Any
+) -> list[Drawing]:
+    """Return the figure of accuracy over a setting x, if any run has a score, with the options of `lines_figure`.
+
+    It has a panel per task, or one per column of the frame that `panels` names by its title.
+    """
+    import pandas as pd
+
+    if not frame["score"].notna().any():
+        return []
+    if panels:
+        frame = pd.concat([frame.assign(panel=title, value=frame[column]) for title, column in panels.items()])
+        look |= {"panel": "panel", "y": "value", "y_label": ""}
+    return [Drawing("", lines_figure(frame, x, **look), caption)]
+
+
 def difference_drawing(parts: Sequence[Part], title: str, about: str, name: str = "") -> list[Drawing]:
     """Return the figure of a claim's parts, if any was measured; `about` begins its caption."""
-    from scala_lab.report.figures.accuracy import difference_figure
-    from scala_lab.study.api import Drawing
-
     if not any(math.isfinite(part.estimate.value) for part in parts):
         return []
     caption = f"{about}: differences paired by seed; marks are seeds, diamonds the paper's values."

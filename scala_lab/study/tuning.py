@@ -54,10 +54,9 @@ class Choices:
         grid: Sequence[float],
         *,
         after: Choice | None = None,
-        ratio: float = 2.0,
         extend: bool = True,
     ) -> Choice:
-        """Return the value with the best score on the tuning rows, extending a geometric grid beyond its best end.
+        """Return the value with the best score on the tuning rows, extending a grid of ratio 2 beyond its best end.
 
         A setting of several words, such as `omega rho`, is that many settings with one value. The grid has at most
         `MAX_TRIALS` points; one that is not to be extended stays as it is. While trials are pending, its own or those
@@ -76,7 +75,7 @@ class Choices:
             best = max(known, key=lambda value: (known[value], -value))
             if not extend or len(values) == MAX_TRIALS or values[0] < best < values[-1]:
                 break
-            values = [rounded(best / ratio), *values] if best == values[0] else [*values, rounded(best * ratio)]
+            values = [rounded(best / 2), *values] if best == values[0] else [*values, rounded(best * 2)]
         self.made[spec, setting] = Choice(best, known)
         return self.made[spec, setting]
 

@@ -113,14 +113,3 @@ def tuned_settings(
         settings |= dict.fromkeys(variant.radius.split(), radius.value)
         interior = interior and radius.interior
     return {**settings, "rate": rate}, interior
-
-
-def rate_trials(profile: Profile, optimizer: str, batch_sizes: Sequence[int], tasks: Sequence[str] = ()) -> list[Cell]:
-    """Return the trials that tuned an optimizer's rate, the runs of the heat map, with the labels of `arm_cells`."""
-    cells = []
-    for task in tasks or profile.tasks:
-        for batch_size in batch_sizes:
-            for rate, spec in profile.rate_trials(task, optimizer, batch_size).items():
-                labels = {"model": profile.models[0], "task": task, "method": spec.recipe.method}
-                cells.append(Cell(spec, **labels, batch_size=batch_size, rate=rate, seed=spec.seed))
-    return cells

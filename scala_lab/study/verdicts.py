@@ -24,14 +24,16 @@ of about 2a, 5% at the usual level; benchmarks/verdict_rates.py measures it with
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from scala_lab.study.gates import Gate
-from scala_lab.study.statistics import FACTOR, MAX_SEEDS, Estimate, unit_text
+from scala_lab.study.statistics import FACTOR, LEVEL, MAX_SEEDS, Estimate, unit_text
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     import pandas as pd
 
 Verdict = Literal["supported", "no effect of the claimed size", "reversed", "undecided", "not testable here"]
@@ -55,15 +57,14 @@ An effect of 0 is found at any of the three looks in 4.8% of studies; with 0.95 
 """
 
 
-def level_for(seeds: int, looks: Mapping[int, float] = LOOKS) -> float:
+def level_for(seeds: int) -> float:
     """Return the level of the latest look that a number of seeds has reached; before the first look, the first's.
 
     Example:
         >>> [level_for(seeds) for seeds in (3, 4, 7, 12)]
         [0.995, 0.995, 0.99, 0.96]
     """
-    reached = [look for look in looks if look <= seeds]
-    return looks[max(reached) if reached else min(looks)]
+    return LOOKS[max((look for look in LOOKS if look <= seeds), default=min(LOOKS))]
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ class Part:
     margin: float | None = None  # within which things count as equal
     contextual: bool = False  # shown, but without a say in the claim's verdict
     gated: bool = True  # whether the claim's gates apply; not to times and counts of passes
+    fixed: bool = False  # whether the range stays when margins are scaled
 
     @property
     def alpha(self) -> float:
@@ -165,6 +167,25 @@ class Part:
         both = all(math.isfinite(distance) for distance in distances)
         return self.estimate.seeds_needed(self.estimate.natural(min(distances)), power=0.9 if both else 0.8)
 
+    def scaled(self, scale: float) -> Part:
+        """Return the part with its margin, smallest effect and range so many times as wide.
+
+        They are measured from no effect; the range of a cost or an exponent from its middle, or from the paper's value
+        where one end is open.
+        """
+        if self.fixed:
+            return self
+        position, natural = self.estimate.position, self.estimate.natural
+        centre, middle = position(self.null), (position(self.low) + position(self.high)) / 2
+        if self.kind == "range" and self.margin is None:
+            centre = middle if math.isfinite(middle) else centre if self.paper is None else position(self.paper)
+
+        def moved(value: float) -> float:
+            return natural(centre + scale * (position(value) - centre))
+
+        smallest, margin = (None if value is None else moved(value) for value in (self.smallest, self.margin))
+        return replace(self, low=moved(self.low), high=moved(self.high), smallest=smallest, margin=margin)
+
     def to_dict(self, verdict: Verdict) -> dict[str, Any]:
         """Return the part as an entry of claims.json, with the verdict that it has under the claim's gates."""
         estimate = self.estimate
@@ -192,104 +213,60 @@ class Part:
         }
 
 
+class Role(TypedDict, total=False):
+    """What any kind of part may be told: the fields of the same names."""
+
+    paper: float | None
+    contextual: bool
+    gated: bool
+    fixed: bool
+
+
 def effect(
-    statement: str,
-    estimate: Estimate,
-    paper: float | None,
-    smallest: float | None = None,
-    *,
-    scale: float = 1.0,
-    contextual: bool = False,
-    gated: bool = True,
+    statement: str, estimate: Estimate, paper: float | None, smallest: float | None = None, *, contextual: bool = False
 ) -> Part:
     """State that a difference, or a factor, has the sign of the paper's.
 
     The smallest effect of interest is half of the paper's, on the log scale for a factor. It must be given, with its
     sign, where the paper has no number. Supported if the interval excludes 0 on the claimed side and does not lie
     wholly below the smallest effect; no effect of the claimed size if it does; reversed if it lies on the other side
-    of 0. `scale` multiplies the smallest effect.
+    of 0.
 
     Raises:
         ValueError: The claimed sign is unknown.
     """
-    position, natural = estimate.position, estimate.natural
+    natural = estimate.natural
     null = natural(0.0)
     if smallest is None:
-        smallest = natural(position(paper) / 2) if paper is not None else null
+        smallest = natural(estimate.position(paper) / 2) if paper is not None else null
     if smallest == null or not math.isfinite(smallest) or (estimate.unit == FACTOR and smallest <= 0):
         raise ValueError(f"{statement}: an effect needs the paper's value, or the smallest effect with its sign")
     low, high = (null, math.inf) if smallest > null else (natural(-math.inf), null)
-    smallest = natural(position(smallest) * scale)
-    return Part(statement, estimate, low, high, "effect", paper, smallest, contextual=contextual, gated=gated)
+    return Part(statement, estimate, low, high, "effect", paper, smallest, contextual=contextual)
 
 
-def equivalent(
-    statement: str,
-    estimate: Estimate,
-    margin: float,
-    *,
-    paper: float | None = None,
-    scale: float = 1.0,
-    contextual: bool = False,
-    gated: bool = True,
-) -> Part:
+def equivalent(statement: str, estimate: Estimate, margin: float, **role: Unpack[Role]) -> Part:
     """State that two things are equal: within the margin on either side of 0, or within a factor of it.
 
-    Supported if the whole interval is (two one-sided tests), reversed if none of it is. `scale` multiplies the margin.
+    Supported if the whole interval is (two one-sided tests), reversed if none of it is.
     """
-    distance = abs(estimate.position(margin)) * scale
-    low, high, margin = (estimate.natural(end) for end in (-distance, distance, distance))
-    return Part(statement, estimate, low, high, paper=paper, margin=margin, contextual=contextual, gated=gated)
+    low = estimate.natural(-estimate.position(margin))
+    return Part(statement, estimate, low, margin, margin=margin, **role)
 
 
-def no_worse(
-    statement: str,
-    estimate: Estimate,
-    margin: float,
-    *,
-    paper: float | None = None,
-    scale: float = 1.0,
-    contextual: bool = False,
-    gated: bool = True,
-) -> Part:
+def no_worse(statement: str, estimate: Estimate, margin: float, **role: Unpack[Role]) -> Part:
     """State that a difference, where more is better, is not below minus the margin (non-inferiority)."""
-    distance = abs(estimate.position(margin)) * scale
-    low, margin = estimate.natural(-distance), estimate.natural(distance)
-    return Part(statement, estimate, low, math.inf, paper=paper, margin=margin, contextual=contextual, gated=gated)
+    return replace(equivalent(statement, estimate, margin, **role), high=math.inf)
 
 
-def within(
-    statement: str,
-    estimate: Estimate,
-    low: float,
-    high: float,
-    *,
-    paper: float | None = None,
-    scale: float = 1.0,
-    contextual: bool = False,
-    gated: bool = True,
-) -> Part:
-    """State that a value lies in a range, an end of which may be infinite; `scale` stretches it about its middle."""
-    start, end = estimate.position(low), estimate.position(high)
-    if math.isfinite(start) and math.isfinite(end):
-        middle, half = (start + end) / 2, (end - start) / 2 * scale
-        low, high = (low, high) if scale == 1 else (estimate.natural(middle - half), estimate.natural(middle + half))
-    return Part(statement, estimate, low, high, paper=paper, contextual=contextual, gated=gated)
+def within(statement: str, estimate: Estimate, low: float, high: float, **role: Unpack[Role]) -> Part:
+    """State that a value lies in a range, an end of which may be infinite."""
+    return Part(statement, estimate, low, high, **role)
 
 
-def at_most(
-    statement: str,
-    estimate: Estimate,
-    bound: float,
-    *,
-    paper: float | None = None,
-    contextual: bool = False,
-    gated: bool = True,
-) -> Part:
+def at_most(statement: str, estimate: Estimate, bound: float, **role: Unpack[Role]) -> Part:
     """State that a value does not exceed a bound: supported if the whole interval is below, reversed if above."""
-    return within(
-        statement, estimate, estimate.natural(-math.inf), bound, paper=paper, contextual=contextual, gated=gated
-    )
+    return Part(statement, estimate, estimate.natural(-math.inf), bound, **role)
 
 
 def holm(ratios: Sequence[float]) -> list[bool]:
@@ -330,6 +307,14 @@ class ClaimRecord:
     def failed(self) -> list[Gate]:
         """The gates that fail."""
         return [gate for gate in self.gates if not gate.passed]
+
+    def at(self, level: float) -> ClaimRecord:
+        """Return the record with all intervals at a level."""
+        return replace(self, parts=tuple(replace(part, estimate=part.estimate.at(level)) for part in self.parts))
+
+    def scaled(self, scale: float) -> ClaimRecord:
+        """Return the record with all margins and smallest effects scaled."""
+        return replace(self, parts=tuple(part.scaled(scale) for part in self.parts))
 
     def contradicting(self, verdict: Verdict) -> list[Part]:
         """Return the deciding parts that are reversed, or show no effect, after Holm's correction."""
@@ -404,32 +389,26 @@ def record(claim: Claim, parts: Sequence[Part], gates: Sequence[Gate] = ()) -> C
     return ClaimRecord(claim, tuple(parts), tuple(gates))
 
 
-class Rule(Protocol):
-    """Judges a claim by a frame of runs; `scale` multiplies its margins and smallest effects."""
-
-    def __call__(self, frame: pd.DataFrame, scale: float = 1.0) -> ClaimRecord:
-        """Return the claim's record."""
+Rule = Callable[["pd.DataFrame"], ClaimRecord]
+"""Judges a claim by a frame of runs."""
 
 
-def judge(rule: Rule, frame: pd.DataFrame) -> ClaimRecord:
-    """Return the rule's record with its sensitivity."""
-    return replace(rule(frame), sensitivity=sensitivity(rule, frame))
+def judge(rule: Rule, frame: pd.DataFrame, level: float = LEVEL) -> ClaimRecord:
+    """Return the rule's record with intervals at a level, and with its sensitivity.
 
-
-def sensitivity(rule: Rule, frame: pd.DataFrame) -> dict[str, Any]:
-    """Return the verdicts without each seed, without each task, and with margins halved and doubled.
-
-    `same` of `of` such verdicts equal the verdict of the whole frame.
+    That has the verdicts without each seed, without each task, and with margins halved and doubled: `same` of `of` such
+    verdicts equal the verdict of the whole frame.
     """
-    result: dict[str, Any] = {}
+    found = rule(frame).at(level)
+    others: dict[str, dict[str, Verdict]] = {}
     for name, column in (("without_seed", "seed"), ("without_task", "task")):
         values = sorted(frame[column].dropna().unique().tolist(), key=str) if column in frame.columns else []
         left_out = values if len(values) > 1 else []
-        result[name] = {str(value): rule(frame[frame[column] != value]).verdict for value in left_out}
-    result["margins"] = {f"{scale:g}": rule(frame, scale=scale).verdict for scale in (0.5, 2.0)}
-    verdict = rule(frame).verdict
-    verdicts = [each for group in list(result.values()) for each in group.values()]
-    return {**result, "same": sum(each == verdict for each in verdicts), "of": len(verdicts)}
+        others[name] = {str(value): rule(frame[frame[column] != value]).at(level).verdict for value in left_out}
+    others["margins"] = {f"{scale:g}": found.scaled(scale).verdict for scale in (0.5, 2.0)}
+    verdicts = [verdict for group in others.values() for verdict in group.values()]
+    same = sum(verdict == found.verdict for verdict in verdicts)
+    return replace(found, sensitivity={**others, "same": same, "of": len(verdicts)})
 
 
 def number_text(part: Part, value: float) -> str:
@@ -451,29 +430,21 @@ def range_text(part: Part) -> str:
 
 def _reason(part: Part, verdict: Verdict) -> str:
     """Say why a part has a verdict."""
-    found = f"{part.statement} is {part.estimate}"
-    interval = f"its {100 * part.estimate.level:g}% interval"
-    if part.smallest is not None:
-        side, below = ("above", "below") if part.high == math.inf else ("below", "above")
-        half = " (half of the paper's)" if part.paper is not None and _is_half(part) else ""
-        paper = ""
-        if verdict == "supported" and part.paper is not None:
-            paper = (
-                f", and {'contains' if part.paper_inside else 'excludes'} the paper's {number_text(part, part.paper)}"
-            )
-        if verdict == NO_EFFECT:
-            return f"{found}: {interval} lies {below} {number_text(part, part.smallest)}{half}"
-        lies = side if verdict == "supported" else below
-        return f"{found}: {interval} lies {lies} {number_text(part, part.null)}{paper}"
-    where = "inside" if verdict == "supported" else "outside"
-    return f"{found}: {interval} lies {where} of the claimed range, {range_text(part)}"
-
-
-def _is_half(part: Part) -> bool:
-    if part.paper is None or part.smallest is None:
-        return False
-    position = part.estimate.position
-    return math.isclose(2 * position(part.smallest), position(part.paper), rel_tol=1e-9)
+    found = f"{part.statement} is {part.estimate}: its {100 * part.estimate.level:g}% interval"
+    if part.smallest is None:
+        where = "inside" if verdict == "supported" else "outside"
+        return f"{found} lies {where} of the claimed range, {range_text(part)}"
+    claimed, other = ("above", "below") if part.high == math.inf else ("below", "above")
+    if verdict == NO_EFFECT:
+        position, paper = part.estimate.position, part.paper
+        half = paper is not None and math.isclose(2 * position(part.smallest), position(paper))
+        return f"{found} lies {other} {number_text(part, part.smallest)}" + " (half of the paper's)" * half
+    if verdict == "reversed":
+        return f"{found} lies {other} {number_text(part, part.null)}"
+    found += f" lies {claimed} {number_text(part, part.null)}"
+    if part.paper is None:
+        return found
+    return f"{found}, and {'contains' if part.paper_inside else 'excludes'} the paper's {number_text(part, part.paper)}"
 
 
 def _open(part: Part) -> str:

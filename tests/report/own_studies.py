@@ -63,10 +63,10 @@ EFFECTIVE = MethodVariant("ScaLA-effective", "scala-effective", radius="omega rh
 PASSED = Gate("fitted", True, "training loss at most 0.21 of chance's")
 FAILED = Gate("fitted", False, "LAMB ends at 0.93 of chance's loss", "training until the loss is at most 0.5")
 
-def supported(frame, scale=1.0):
-    parts = [effect("ScaLA - LAMB", points(0.9, 0.6, 0.8), 0.8, scale=scale),
-             no_worse("LAMB - baseline", points(0.1, -0.1, 0.0), 0.4, scale=scale),
-             effect("time of the baseline over ScaLA's", mean_interval([9.0, 9.9, 8.1], "x"), 12.0, scale=scale)]
+def supported(frame):
+    parts = [effect("ScaLA - LAMB", points(0.9, 0.6, 0.8), 0.8),
+             no_worse("LAMB - baseline", points(0.1, -0.1, 0.0), 0.4),
+             effect("time of the baseline over ScaLA's", mean_interval([9.0, 9.9, 8.1], "x"), 12.0)]
     return record(claim(1, "supported"), parts, [PASSED])
 
 RECORDS = [

@@ -297,8 +297,8 @@ def test_heat_map_by_hand():
 
 def test_rates_that_are_as_good_widen_the_exponents_interval():
     frame = pd.DataFrame({"batch_size": [32] * 3 + [512] * 3, "rate": [1e-4, 2e-4, 4e-4, 4e-4, 8e-4, 16e-4]})
-    clear = generalizability.exponent_of(frame.assign(score=[80.0, 82.0, 80.0] * 2, rows=4000), 0.95)
-    tied = generalizability.exponent_of(frame.assign(score=[80.0, 82.0, 81.9] * 2, rows=4000), 0.95)
+    clear = generalizability.exponent_of(frame.assign(score=[80.0, 82.0, 80.0] * 2, rows=4000))
+    tied = generalizability.exponent_of(frame.assign(score=[80.0, 82.0, 81.9] * 2, rows=4000))
     assert clear.value == tied.value == pytest.approx(0.5)
     assert tied.se == pytest.approx(2 * clear.se)
 
