@@ -15,7 +15,7 @@ from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, 
 from scala_lab.study.gates import Gate, accuracy_gates
 from scala_lab.study.statistics import Estimate, contrast, slope_per_doubling
 from scala_lab.study.tables import data_frame, difference_drawing, notes, status_note
-from scala_lab.study.tuning import TUNING_SPLIT
+from scala_lab.study.tuning import TUNING_SPLIT, score_error
 from scala_lab.study.variants import BASELINE, arm_cells
 from scala_lab.study.verdicts import Claim, ClaimRecord, effect, judge, record, within
 
@@ -24,8 +24,6 @@ ABOUT_SQRT = (0.25, 0.75)
 MIN_SIZES = 3
 HALF_STEP = 0.5
 """Half of a grid's step, in doublings: the best rate lies no further from the nearest one that was tried."""
-DISAGREEMENT = 0.04
-"""Share of answers that differ between two trials: what the standard error of their difference follows from."""
 
 C3 = Claim(
     id="C3",
@@ -147,7 +145,7 @@ def exponent_of(scored: DataFrame) -> Estimate:
     """
     sizes, middles, variances = [], [], []
     for size, runs in scored.groupby("batch_size"):
-        error = 100 * math.sqrt(DISAGREEMENT / runs["rows"].iloc[0])
+        error = score_error(runs["rows"].iloc[0])
         plausible = np.log2(runs[runs["score"] >= runs["score"].max() - error]["rate"].to_numpy(float))
         sizes.append(float(size))
         middles.append((plausible.min() + plausible.max()) / 2)

@@ -101,7 +101,7 @@ class Profile:
         spec = self.spec(task, method, batch_size, seed=self.tuning_seed, model=model, **overrides)
         rate = self.tuned_rate(task, spec.resolved().optim.optimizer or "", batch_size, model)
         grid = self._grid(self.start_radii[setting])
-        return self.choices.choose(spec.override(lr=rate.value), setting, grid, after=rate)
+        return self.choices.choose(spec.override(lr=rate.value), setting, grid, after=rate, radius=True)
 
     def tuned_delay(self, task: str, model: str | None = None) -> Choice:
         """Return which of the paper's two t_s is better on the tuning rows, at the large batch size."""

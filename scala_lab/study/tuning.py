@@ -18,6 +18,14 @@ from scala_lab.config import RunSpec
 TUNING_SPLIT = "tuning"
 MAX_TRIALS = 9
 
+DISAGREEMENT = 0.04
+"""Share of answers that differ between two trials: what the standard error of their difference follows from."""
+
+
+def score_error(rows: int) -> float:
+    """Return the standard error of the difference of two trials' scores, in points, by the choice of tuning rows."""
+    return 100 * math.sqrt(DISAGREEMENT / rows)
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -25,11 +33,13 @@ class Choice:
 
     value: float
     scores: Mapping[float, float]  # by value, in percent on the tuning rows; -inf where the trial diverged or failed
+    closed: bool = False  # whether nothing below the lowest value is left to try
 
     @property
     def interior(self) -> bool:
-        """Whether the grid goes on at both sides of the chosen value."""
-        return min(self.scores, default=self.value) < self.value < max(self.scores, default=self.value)
+        """Whether the grid goes on at both sides of the chosen value, or ends where it should."""
+        above_lowest = self.closed or min(self.scores, default=self.value) < self.value
+        return above_lowest and self.value < max(self.scores, default=self.value)
 
 
 class Choices:
@@ -55,12 +65,17 @@ class Choices:
         *,
         after: Choice | None = None,
         extend: bool = True,
+        radius: bool = False,
     ) -> Choice:
         """Return the value with the best score on the tuning rows, extending a grid of ratio 2 beyond its best end.
 
         A setting of several words, such as `omega rho`, is that many settings with one value. The grid has at most
         `MAX_TRIALS` points; one that is not to be extended stays as it is. While trials are pending, its own or those
         of the choice that it comes after, the middle of the grid is returned.
+
+        A `radius` is a size of noise, and 0 is the method without it, whose score is that of the choice it comes after.
+        Its grid goes down only while its lowest point scores below that by more than a standard error: anything
+        smaller would be no noise at all.
         """
         if (spec, setting) in self.made:
             return self.made[spec, setting]
@@ -73,11 +88,16 @@ class Choices:
                 return Choice(values[len(values) // 2], {})
             known = {value: score for value, score in scores.items() if score is not None}
             best = max(known, key=lambda value: (known[value], -value))
-            if not extend or len(values) == MAX_TRIALS or values[0] < best < values[-1]:
+            closed = False
+            if radius and after is not None and after.scores:
+                error = score_error(spec.data.tuning_samples)
+                closed = known[values[0]] >= after.scores[after.value] - error
+            found = Choice(best, known, closed)
+            if not extend or len(values) == MAX_TRIALS or found.interior:
                 break
             values = [rounded(best / 2), *values] if best == values[0] else [*values, rounded(best * 2)]
-        self.made[spec, setting] = Choice(best, known)
-        return self.made[spec, setting]
+        self.made[spec, setting] = found
+        return found
 
     def _score(self, trial: RunSpec) -> float | None:
         self.trials[trial.run_id] = trial

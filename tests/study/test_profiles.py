@@ -81,6 +81,20 @@ def test_a_grid_grows_until_its_best_rate_is_inside():
     assert tuned.interior
 
 
+@pytest.mark.parametrize(("lost", "trials"), [(0.1, 3), (3.0, 6)], ids=["no harm", "harm until it is small"])
+def test_a_grid_of_radii_goes_down_until_its_noise_does_no_harm(lost, trials):
+    """The less noise the better: the first grid ends at 0, where noise is none, unless its lowest radius does harm."""
+    lowest = EMBEDDED.start_radii["sam_rho"] / 2
+
+    def score(spec):
+        rho = spec.recipe.sam_rho or 0.0
+        return 80 - abs(math.log(spec.optim.lr / EMBEDDED.start_rates["adamw"])) - lost * (rho / lowest)
+
+    tuned = EMBEDDED.with_choices(scored(score)).tuned_radius("sam_rho", "mini-mnli", "sam", EMBEDDED.large_batch)
+    assert tuned.value == min(tuned.scores)
+    assert (len(tuned.scores), tuned.interior) == (trials, True)
+
+
 @pytest.mark.parametrize("better", [EMBEDDED.early_delay, EMBEDDED.late_delay])
 def test_one_of_the_papers_two_t_s_is_chosen_and_none_beyond_them(better):
     profile = EMBEDDED.with_choices(scored(lambda spec: 80 + (spec.recipe.delay == better)))
