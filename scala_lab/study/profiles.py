@@ -140,7 +140,7 @@ class Profile:
 
 EMBEDDED = Profile(
     name="embedded",
-    summary="the embedded encoder and tasks: no download, no GPU, less than 20 minutes on two cores",
+    summary="the embedded encoder and tasks: no download, no GPU, about 20 minutes on two cores",
     demonstration="demonstration: a 0.2M-parameter encoder on generated text",
     models=("embedded",),
     tasks=("mini-qnli",),
