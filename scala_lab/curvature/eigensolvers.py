@@ -109,12 +109,9 @@ def lanczos(op: HessianOperator, k: int, tol: float, which: Which, max_products:
         order = np.argsort(-values if which == "largest" else values)[:k]
         residuals = _relative(errors[order], values[order])
         complete = len(order) == k
-        if (complete and (residuals <= tol).all()) or basis.size >= max_products:
+        if basis.size >= max_products or (complete and (basis.exhausted or (residuals <= tol).all())):
             break
-        if basis.exhausted:
-            if complete:
-                break
-            # a multiple eigenvalue shows once in each invariant subspace
+        if basis.exhausted:  # a multiple eigenvalue shows once in each invariant subspace
             basis.restart(random_start(op, seed + basis.size))
     return EigenResult(values[order], basis.combine(vectors[:, order]), residuals, basis.size, tol, op.space)
 

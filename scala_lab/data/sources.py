@@ -101,11 +101,8 @@ def select_rows(data: TaskData, spec: DataSpec) -> Selection:
                 f"{data.task.name} has {len(spare)} train rows beside the training rows that do not stand in one of "
                 f"them, fewer than the {sum(asked.values())} asked for to evaluate on"
             )
-    kept_apart, start = {}, 0
-    for name, number in asked.items():
-        if number:
-            kept_apart[name] = np.sort(spare[start : start + number])
-            start += number
+    apart = np.split(spare, np.cumsum(list(asked.values())))
+    kept_apart = {name: np.sort(rows) for name, rows in zip(asked, apart, strict=False) if len(rows)}
     evals = {}
     for name, split in data.evals.items():
         if spec.eval_samples is not None and spec.eval_samples > len(split):

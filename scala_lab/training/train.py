@@ -98,8 +98,7 @@ def train(
         if not 0 < epoch <= plain_epochs(spec):
             where = f"after the start and up to epoch {plain_epochs(spec):g}, where the plain steps of this run end"
             raise UserError(f"--keep-states must be {where}, not {epoch:g}")
-    trunk_folder = None if trunk is None else str(trunk)
-    options = RunOptions(resume, progress, save_every, tensorboard, tuple(keep_states), trunk_folder)
+    options = RunOptions(resume, progress, save_every, tensorboard, tuple(keep_states), str(trunk) if trunk else None)
     if spec.machine.workers > 1 and not started_by_launcher():
         return _train_in_workers(spec, folder, options, launcher)
     return train_worker(spec, folder, options)

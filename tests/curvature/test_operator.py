@@ -1,3 +1,5 @@
+"""Products with the Hessian: those of the dense matrix, however rows are cut, padded and dealt."""
+
 from __future__ import annotations
 
 import json
@@ -5,10 +7,14 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch.nn.utils.rnn import pad_sequence
 
+from scala_lab.config import MachineSpec
 from scala_lab.curvature import HessianOperator, top_eigenpairs
 from scala_lab.curvature.operator import SOLVER_VECTORS
 from scala_lab.errors import UserError
+from scala_lab.models import architectures
+from scala_lab.training.distributed import run_workers
 from tests.curvature.conftest import make_case
 from tests.curvature.dense import dense_hessian, tiny_batches, tiny_classifier
 
@@ -69,12 +75,11 @@ def test_cutting_into_batches_and_streaming_change_nothing(tmp_path, dtype):
 
 
 def test_two_workers_agree_with_one(tmp_path):
-    from tests.training.test_exact_mean import run_two_workers
-
     model = tiny_classifier(tmp_path / "model")
     vector = random_vectors(sum(parameter.numel() for parameter in model.parameters()))[0]
     save_file({"vector": vector}, tmp_path / "vector.safetensors")
-    run_two_workers("tests.curvature.worker", {"folder": str(tmp_path), "sizes": UNEVEN})
+    job = {"folder": str(tmp_path), "sizes": UNEVEN}
+    run_workers("tests.curvature.worker", job, MachineSpec(workers=2, threads=1, device="cpu"))
     for dtype, tolerance in TOLERANCES.items():
         op = HessianOperator(model.to(dtype), whole_batch(UNEVEN))
         result = load_file(tmp_path / f"{dtype}.safetensors")
@@ -181,3 +186,30 @@ def test_at_most_about_a_thousand_samples_are_retained_whatever_the_budget(tmp_p
     assert 512 < retained(op) <= 1024 + 16
     (vector,) = random_vectors(op.space.size, count=1, dtype=op.dtype)
     assert relative(op @ vector, streamed @ vector) < TOLERANCES[op.dtype]
+
+
+def decoder_batch(rows, token=0, side="right"):
+    """Rows by number, padded with a token on a side."""
+    lengths = (3, 7, 5, 4)
+    ids = [torch.randint(24, 64, (lengths[row],), generator=torch.Generator().manual_seed(row)) for row in rows]
+    padded = pad_sequence(ids, batch_first=True, padding_value=token, padding_side=side)
+    mask = pad_sequence([torch.ones_like(row) for row in ids], batch_first=True, padding_side=side)
+    return {"input_ids": padded, "attention_mask": mask, "labels": torch.tensor(rows) % 2}
+
+
+@pytest.mark.parametrize("pad_token", [None, 5])
+@pytest.mark.parametrize(
+    ("model_type", "side"),
+    # rotations know no absolute positions, so that the side of the padding changes nothing
+    [("gpt2", "right"), ("llama", "right"), ("llama", "left"), ("qwen2", "right"), ("opt", "right")],
+)
+def test_padded_rows_have_the_products_of_rows_alone(model_type, side, pad_token):
+    """Also where the config has no pad token, and the stock model would refuse the batch."""
+    model = architectures.tiny_classifier(model_type).double()
+    model.config.pad_token_id = pad_token
+    alone = HessianOperator(model, [decoder_batch([row]) for row in range(4)])
+    together = HessianOperator(model, [decoder_batch(range(4), pad_token or 0, side)])
+    vector = random_vectors(alone.space.size)[0]
+    # Llama and Qwen compute their norms in float32
+    assert relative(together @ vector, alone @ vector) < (1e-4 if model_type in ("llama", "qwen2") else 1e-9)
+    assert model.config.pad_token_id == pad_token

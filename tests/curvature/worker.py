@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification
 
 from scala_lab.curvature import HessianOperator, top_eigenpairs
-from scala_lab.machine import end_process
+from scala_lab.training.distributed import work
 from tests.curvature.dense import tiny_batches
 
 
@@ -38,5 +38,4 @@ def main(folder: str, sizes: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    main(**json.loads(sys.argv[1]))
-    end_process(0)
+    work(sys.argv[1], lambda job: main(job["folder"], job["sizes"]))

@@ -15,14 +15,18 @@ from scala_lab.methods.base import normal_noise, uniform_noise
 from scala_lab.optim.build import build_optimizer, rate_factor
 
 
-def plain_loop(model, training, steps):
-    """Train a stock model for some steps as the recipe's formulas say, with the rows that a trainer would take."""
+def plain_loop(model, training, steps, watch=lambda: None):
+    """Train a stock model for some steps as the recipe's formulas say, with the rows that a trainer would take.
+
+    `watch` is called in every step when the gradient is there.
+    """
     spec = training.spec
     optimizer = build_optimizer(model, spec.optim, training.rate)
     model.train()
     for step in range(steps):
         optimizer.zero_grad(set_to_none=True)
         add_gradient(model, training, step)
+        watch()
         if spec.optim.clip_norm:
             torch.nn.utils.clip_grad_norm_(model.parameters(), spec.optim.clip_norm)
         for group in optimizer.param_groups:

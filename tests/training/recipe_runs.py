@@ -6,7 +6,6 @@ files of rows and out folder.
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -14,9 +13,8 @@ import torch
 from safetensors.torch import save_file
 
 from scala_lab.config import RunSpec
-from scala_lab.machine import end_process
 from scala_lab.methods.recipes import RECIPES
-from scala_lab.training.distributed import World, join_world
+from scala_lab.training.distributed import World, join_world, work
 from scala_lab.training.preparation import prepare
 from scala_lab.training.trainer import Training
 from tests.command_line import own_rows
@@ -87,5 +85,4 @@ def main(model: str, rows: list[str], out: str) -> None:
 
 
 if __name__ == "__main__":
-    main(**json.loads(sys.argv[1]))
-    end_process(0)
+    work(sys.argv[1], lambda job: main(job["model"], job["rows"], job["out"]))

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import sys
-
 import pytest
 from safetensors.torch import load_file
 
+from scala_lab.config import MachineSpec
 from scala_lab.methods.recipes import RECIPES
-from scala_lab.training.distributed import reserved_port
-from tests.processes import started
+from scala_lab.training.distributed import run_workers
 from tests.tiny import write_rows
 from tests.training.recipe_runs import BATCH, difference, gradient, make_training, precision_of, recipe_spec, take_steps
 
@@ -21,27 +17,13 @@ ROWS = (41, 33)
 pytestmark = pytest.mark.long
 
 
-def run_two_workers(module: str, job: dict) -> None:
-    """Start a module as two workers and wait for both."""
-    command = [sys.executable, "-m", module, json.dumps(job)]
-    with contextlib.ExitStack() as stack:
-        port = stack.enter_context(reserved_port()).getsockname()[1]
-        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-        workers = [
-            stack.enter_context(started(command, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}))
-            for rank in range(2)
-        ]
-        for worker in workers:
-            worker.succeed()
-
-
 @pytest.fixture(scope="module")
 def two_workers(tiny_bert, tmp_path_factory):
     """What two processes computed, by number of rows, and the files of rows."""
     folder = tmp_path_factory.mktemp("two")
     files = {count: write_rows(folder / f"rows{count}.csv", count) for count in ROWS}
     job = {"model": str(tiny_bert), "rows": [str(file) for file in files.values()], "out": str(folder)}
-    run_two_workers("tests.training.recipe_runs", job)
+    run_workers("tests.training.recipe_runs", job, MachineSpec(workers=2, threads=1, device="cpu"))
     return {count: (file, load_file(folder / f"{file.stem}.safetensors")) for count, file in files.items()}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+from functools import partial
 
 import pytest
 import torch
@@ -10,16 +10,14 @@ from torch import nn
 
 from scala_lab.cli import main
 from scala_lab.config import RunSpec
-from scala_lab.data.tokens import collate
 from scala_lab.errors import UserError
-from scala_lab.optim.build import build_optimizer, rate_factor
 from scala_lab.training import preparation, trainer
-from scala_lab.training.preparation import prepare
 from scala_lab.training.trainer import GradientBuffer, Training
 from tests.command_line import interrupted_after, train_flags
 from tests.tiny import write_rows
 from tests.training.in_threads import both
-from tests.training.recipe_runs import ALONE, STEPS, recipe_spec
+from tests.training.plain_loop import plain_loop
+from tests.training.recipe_runs import STEPS, make_training, recipe_spec
 
 
 class Ignore(torch.autograd.Function):
@@ -94,7 +92,6 @@ def test_clipping_is_torch_s(most):
 
 def by_our_loop(training: Training) -> tuple[dict[str, torch.Tensor], list[set[str]]]:
     """Weights after some steps, and which parameters this worker's own backward passes reached in each."""
-    training.model.train()
     names = [name for name, _ in training.model.named_parameters()]
     reached = []
     for step in range(STEPS):
@@ -106,21 +103,14 @@ def by_our_loop(training: Training) -> tuple[dict[str, torch.Tensor], list[set[s
 
 
 def by_a_plain_loop(spec: RunSpec) -> tuple[dict[str, torch.Tensor], list[set[str]]]:
-    """Weights after some steps of the stock model on whole batches, and which parameters had a gradient in each."""
-    prepared = prepare(spec)
-    training = Training(spec, prepared, ALONE)  # for its batches and rates
-    model = copy.deepcopy(trainer.load_model(spec, prepared)[0]).double().train()
-    optimizer = build_optimizer(model, spec.optim, training.rate)
-    reached = []
-    for step in range(STEPS):
-        batch = collate(prepared.train, training.plan.global_batch(step), training.admission.padding)
-        labels = batch.pop("labels")
-        optimizer.zero_grad(set_to_none=True)
-        nn.functional.cross_entropy(model(**batch).logits, labels).backward()
+    """Weights after some steps of the stock model, and which parameters had a gradient in each."""
+    training, reached = make_training(spec), []  # the trainer for its batches and rates
+    model = trainer.load_model(spec, training.data)[0].double()
+
+    def watch():
         reached.append({name for name, value in model.named_parameters() if value.grad is not None})
-        for group in optimizer.param_groups:
-            group["lr"] = training.rate * rate_factor(step, training.steps, spec.optim.warmup)
-        optimizer.step()
+
+    plain_loop(model, training, STEPS, watch)
     return {name: value.detach() for name, value in model.named_parameters()}, reached
 
 
@@ -134,12 +124,12 @@ def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
 def test_sam_leaves_alone_what_no_sample_reaches(m, spec):
     """Groups and workers reach different experts; what none reaches neither moves in the ascent nor decays."""
     settings = {"method": "sam", "sam_m": m, "sam_rho": 0.5}
-    start = dict(Training(spec(**settings), prepare(spec()), ALONE).model.named_parameters())
-    alone, reached = by_our_loop(Training(spec(**settings), prepare(spec()), ALONE))
+    start = dict(make_training(spec(**settings)).model.named_parameters())
+    alone, reached = by_our_loop(make_training(spec(**settings)))
     for name in ("classifier.spare.weight", "classifier.ignored.weight"):
         assert not any(name in step for step in reached)
         assert alone[name].equal(start[name])
-    for weights, _ in both(lambda world: Training(spec(**settings, workers=2), prepare(spec()), world), by_our_loop):
+    for weights, _ in both(partial(make_training, spec(**settings, workers=2)), by_our_loop):
         assert_same(weights, alone)
 
 
@@ -160,11 +150,11 @@ def test_training_is_a_plain_loop_also_for_parameters_that_few_batches_reach(opt
     assert any(0 < sum(name in step for step in stock_reached) < STEPS for name in experts), "some are reached at times"
     assert not any({"classifier.spare.weight", "classifier.ignored.weight"} & step for step in stock_reached)
 
-    alone, reached = by_our_loop(Training(spec(**optimizer), prepare(spec()), ALONE))
+    alone, reached = by_our_loop(make_training(spec(**optimizer)))
     assert reached == stock_reached
     assert_same(alone, expected)
 
-    pair = both(lambda world: Training(spec(**optimizer, workers=2), prepare(spec()), world), by_our_loop)
+    pair = both(partial(make_training, spec(**optimizer, workers=2)), by_our_loop)
     assert any(set(experts) & (left ^ right) for left, right in zip(pair[0][1], pair[1][1], strict=True)), (
         "there is a step in which only one worker's rows reach an expert"
     )
