@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from statistics import geometric_mean
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 
 from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.gates import Gate, accuracy_gates
-from scala_lab.study.statistics import Estimate, contrast, paired_difference, paired_ratio
+from scala_lab.study.statistics import FACTOR, Estimate, contrast, paired_difference
 from scala_lab.study.tables import data_frame, notes, table_by_task
 from scala_lab.study.variants import (
     EFFECTIVE,
@@ -37,6 +36,7 @@ from studies import _paper_tables as paper
 from studies._timings import (
     PAPER_WORKERS,
     RATES,
+    TIMED_STEPS,
     first_steps,
     machine_constants,
     measured,
@@ -137,7 +137,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     runs = frame[frame["kind"].isna()].astype({"seed": int})
     times = run_times(profile, frame[(frame["status"] == "finished") & ~frame["kind"].isna()])
     timed = times[times["times"] == MEASURED]
-    judged = pd.concat([runs, timed], ignore_index=True) if len(timed) else runs.assign(seconds=math.nan)
+    judged = pd.concat([runs, timed], ignore_index=True) if len(timed) else runs.assign(step=math.nan, seconds=math.nan)
     claims = [judge(rule, judged, profile.level) for rule in (c9, c23, c24, c26)]
     accuracy, *_, speed = claims[0].parts
     small, large, against = profile.small_batch, profile.large_batch, SMALL_BATCH.method
@@ -176,7 +176,7 @@ def run_times(profile: Profile, done: DataFrame) -> DataFrame:
         alone = cell["workers"] == 1 and cell["model"] == profile.models[0]
         if constants and alone and max(profile.workers) < PAPER_WORKERS:
             rows += _projected_rows(profile, cell, constants[0])
-    columns = ["kind", "model", "task", "method", "batch_size", "workers", "times", "seed", "seconds"]
+    columns = ["kind", "model", "task", "method", "batch_size", "workers", "times", "step", "seconds"]
     return data_frame(rows, columns)
 
 
@@ -221,11 +221,11 @@ def time_table(profile: Profile, times: DataFrame) -> DataFrame:
 
 
 def time_factor(frame: DataFrame, slow: tuple[str, int], fast: tuple[str, int]) -> Estimate:
-    """Return how many times faster one method on some workers is than another, from timed steps, which are the unit."""
-    places = zip(frame["method"], frame["workers"], strict=True)
-    timed = frame.copy().assign(place=list(places))[frame["kind"] == SECONDS]
-    factor = paired_ratio(timed, slow, fast, value="seconds", column="place")
-    return replace(factor, note="n counts timed steps" if factor.n else "")
+    """Return how many times faster one method on some workers is than another, step by step."""
+    timed = frame[frame["kind"] == SECONDS].copy()
+    timed = timed.assign(place=list(zip(timed["method"], timed["workers"], strict=True)), seed=timed["step"])
+    weights = {slow: 1.0, fast: -1.0}
+    return contrast(timed, weights, value="seconds", column="place", unit=FACTOR, counts=TIMED_STEPS)
 
 
 def timed_workers(frame: DataFrame) -> list[int]:
