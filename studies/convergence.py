@@ -106,16 +106,9 @@ def cells(profile: Profile) -> list[Cell]:
         settings = {"kappa": KAPPA, "lower": LOWER, "upper": UPPER, "epsilon": 0.0, "ascent_steps": 0} | changed
         settings |= {"batch": changed.get("batch", "growing"), "steps": list(STEPS), "replicas": REPLICAS}
         outer.append(Cell(Measurement(envelope_gradients, settings=settings), **settings))
-    inner = [
-        Cell(
-            Measurement(ascent_gaps, settings={"kind": kind, "ratio": ratio, "problems": 32, "steps": ASCENTS}),
-            kind=kind,
-            ratio=ratio,
-        )
-        for kind in KINDS
-        for ratio in (1.1, 1.5, 1.9, 10.0)
-    ]
-    return outer + inner
+    inner = [{"kind": kind, "ratio": ratio} for kind in KINDS for ratio in (1.1, 1.5, 1.9, 10.0)]
+    sizes = {"problems": 32, "steps": ASCENTS}
+    return outer + [Cell(Measurement(ascent_gaps, settings={**labels, **sizes}), **labels) for labels in inner]
 
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
