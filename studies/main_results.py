@@ -33,16 +33,8 @@ from scala_lab.study.verdicts import EQUAL, SLACK, Claim, ClaimRecord, Role, eff
 from scala_lab.timing.calibration import WITHIN, Calibration
 from scala_lab.timing.model import even_load
 from studies import _paper_tables as paper
-from studies._timings import (
-    PAPER_WORKERS,
-    RATES,
-    TIMED_STEPS,
-    first_steps,
-    machine_constants,
-    measured,
-    timed_steps,
-    workers_gate,
-)
+from studies import _timings as timings
+from studies._timings import PAPER_WORKERS, RATES
 
 INDEX = ("model", "method", "batch_size")
 TIMES, CONSTANTS, SECONDS = "times of steps", "constants", "seconds of a run"
@@ -118,15 +110,15 @@ def cells(profile: Profile) -> list[Cell]:
     times = []
     for model in profile.models:
         specs = {
-            f"{task} {row.method}": first_steps(profile, row, task, size, model)
+            f"{task} {row.method}": timings.first_steps(profile, row, task, size, model)
             for task in profile.tasks
             for row, size in kinds
         }
         for workers in sorted({1, max(profile.workers)}):
-            measurement = timed_steps(profile, specs, workers, STEPS, WARMUP)
+            measurement = timings.timed_steps(profile, specs, workers, STEPS, WARMUP)
             times.append(Cell(measurement, kind=TIMES, model=model, workers=workers))
     if profile.settings.get("device") != "cuda":
-        times.append(Cell(machine_constants(profile), kind=CONSTANTS))
+        times.append(Cell(timings.machine_constants(profile), kind=CONSTANTS))
     return runs + times
 
 
@@ -167,7 +159,7 @@ def run_times(profile: Profile, done: DataFrame) -> DataFrame:
     """Return seconds of a run by model, task, method and number of workers, from each timed step or projected."""
     constants = [Calibration.from_dict(cell) for cell in done[done["kind"] == CONSTANTS].to_dict("records")]
     rows: list[tuple[Any, ...]] = []
-    for cell in measured(done[done["kind"] == TIMES]).to_dict("records"):
+    for cell in timings.measured(done[done["kind"] == TIMES]).to_dict("records"):
         for labels, plain, noisy, share in _mixtures(profile, cell):
             steps = profile.settings["epochs"] * cell[f"{plain}:steps_per_epoch"]
             seconds = (1 - share) * np.asarray(cell[f"{plain}:step"]) + share * np.asarray(cell[f"{noisy}:step"])
@@ -221,11 +213,13 @@ def time_table(profile: Profile, times: DataFrame) -> DataFrame:
 
 
 def time_factor(frame: DataFrame, slow: tuple[str, int], fast: tuple[str, int]) -> Estimate:
-    """Return how many times faster one method on some workers is than another, step by step."""
+    """Return how many times faster one method on some workers is than another, step by step; no value if not timed."""
     timed = frame[frame["kind"] == SECONDS].copy()
     timed = timed.assign(place=list(zip(timed["method"], timed["workers"], strict=True)), seed=timed["step"])
+    if not {slow, fast} <= set(timed["place"]):
+        return timings.factor_of([])
     weights = {slow: 1.0, fast: -1.0}
-    return contrast(timed, weights, value="seconds", column="place", unit=FACTOR, counts=TIMED_STEPS)
+    return contrast(timed, weights, value="seconds", column="place", unit=FACTOR, counts=timings.TIMED_STEPS)
 
 
 def timed_workers(frame: DataFrame) -> list[int]:
@@ -255,7 +249,7 @@ def c23(frame: DataFrame) -> ClaimRecord:
     factor = time_factor(frame, (SMALL_BATCH.method, 1), (SCALA_TUNED.method, PAPER_WORKERS))
     name = f"time of the baseline on one worker over ScaLA's on {PAPER_WORKERS}"
     part = effect(name, factor, geometric_mean(OVER_ONE))
-    return record(C23, [part], [workers_gate(timed_workers(frame), PAPER_WORKERS)])
+    return record(C23, [part], [timings.workers_gate(timed_workers(frame), PAPER_WORKERS)])
 
 
 def c24(frame: DataFrame) -> ClaimRecord:
@@ -263,7 +257,7 @@ def c24(frame: DataFrame) -> ClaimRecord:
     factor = time_factor(frame, (SMALL_BATCH.method, 1), (SMALL_BATCH.method, PAPER_WORKERS))
     name = f"baseline's time on one worker over that on {PAPER_WORKERS}"
     part = within(name, factor, 1.5 / SLACK, 2.4 * SLACK, paper=geometric_mean(BASELINE_GAINS))
-    return record(C24, [part], [workers_gate(timed_workers(frame), PAPER_WORKERS)])
+    return record(C24, [part], [timings.workers_gate(timed_workers(frame), PAPER_WORKERS)])
 
 
 def c26(frame: DataFrame) -> ClaimRecord:
