@@ -99,7 +99,11 @@ def speedups(slow: tuple[str, int], fast: tuple[str, int]) -> list[float]:
 
 
 def paper_table(
-    number: int, lines: Sequence[Line], index: Sequence[str], tasks: Sequence[str] = TASKS, notes: Sequence[str] = ()
+    number: int,
+    lines: Sequence[Line],
+    index: Sequence[str] = ("method", "batch_size"),
+    tasks: Sequence[str] = TASKS,
+    notes: Sequence[str] = (),
 ) -> Tabulation:
     """Return a table of the paper with the columns of ours, to stand below it."""
     names = [name.replace("_", " ") for name in index]

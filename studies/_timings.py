@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,8 @@ CALIBRATION = "calibration"
 """Stands in the place of a link where a cell measures the machine's constants instead of steps."""
 MIN_STEPS, ROWS, WARMUP = 6, 1536, 2
 """Timed steps: as many as have this many rows at the large batch size, but not fewer; after some of warm-up."""
+TIMED_STEPS = "timed steps"
+"""What n counts in estimates of time."""
 RATES = ("1gbit", "200mbit")
 """Links between two hosts that are measured where one machine can have hosts."""
 GAIN = 1.2
@@ -127,15 +128,15 @@ def medians(rows: DataFrame, by: list[str], value: str) -> DataFrame:
     return rows.groupby(by, sort=False)[value].agg(low=low, value="median", high=high).reset_index()
 
 
-def factor_of(ratios: DataFrame) -> Estimate:
-    """Return the geometric mean of ratios, one per timed step, which is the unit here."""
-    return replace(mean_interval(ratios, FACTOR), note="n counts timed steps")
+def factor_of(ratios: Sequence[float]) -> Estimate:
+    """Return the geometric mean of ratios, one per timed step."""
+    return mean_interval(ratios, FACTOR, counts=TIMED_STEPS)
 
 
 def gain_per_doubling(line: DataFrame, value: str, counts: Sequence[float]) -> Estimate:
     """Return the factor by which doubling the workers divides the time, on average from the first to the last count."""
     if len(counts) < 2:
-        return Estimate(math.nan, unit=FACTOR)
+        return factor_of([])
     first, last = (line[line["workers"] == count].set_index("step")[value] for count in (counts[0], counts[-1]))
     return factor_of((first / last) ** (1 / math.log2(counts[-1] / counts[0])))
 

@@ -12,7 +12,6 @@ from scala_lab.study.variants import LAMB, SCALA_OTHER, SCALA_TUNED, SMALL_BATCH
 from scala_lab.study.verdicts import EQUAL, SLACK, Claim, ClaimRecord, effect, equivalent, record, within
 from studies._paper_tables import TABLE_3, paper_table
 
-INDEX = ("method", "batch_size")
 WITHOUT_GROUPS = SCALA_TUNED.but("without group-wise rates", optimizer="adamw")
 WITHOUT_NOISE = LAMB.but("without PGA-1")
 """ScaLA with lambda 0 takes LAMB's plain step to the bit, so LAMB's runs are its runs."""
@@ -47,11 +46,10 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         caption=f"ScaLA at B={profile.large_batch} without each of its parts.",
         note="Without PGA-1 the step is LAMB's to the bit, so that row is LAMB's runs. Without group-wise rates the "
         "optimizer is AdamW at its own rate.",
-        index=INDEX,
         shown=("forward_passes", "score", "dev"),
         against=SCALA_TUNED.method,
         title="ScaLA without its parts",
-        tables=[paper_table(3, TABLE_3, INDEX)],
+        tables=[paper_table(3, TABLE_3)],
         found="Without delay: {} the forward passes and {}; without group-wise rates {}; without PGA-1 {}.",
     )
 

@@ -106,16 +106,9 @@ def cells(profile: Profile) -> list[Cell]:
         settings = {"kappa": KAPPA, "lower": LOWER, "upper": UPPER, "epsilon": 0.0, "ascent_steps": 0} | changed
         settings |= {"batch": changed.get("batch", "growing"), "steps": list(STEPS), "replicas": REPLICAS}
         outer.append(Cell(Measurement(envelope_gradients, settings=settings), **settings))
-    inner = [
-        Cell(
-            Measurement(ascent_gaps, settings={"kind": kind, "ratio": ratio, "problems": 32, "steps": ASCENTS}),
-            kind=kind,
-            ratio=ratio,
-        )
-        for kind in KINDS
-        for ratio in (1.1, 1.5, 1.9, 10.0)
-    ]
-    return outer + inner
+    inner = [{"kind": kind, "ratio": ratio} for kind in KINDS for ratio in (1.1, 1.5, 1.9, 10.0)]
+    sizes = {"problems": 32, "steps": ASCENTS}
+    return outer + [Cell(Measurement(ascent_gaps, settings={**labels, **sizes}), **labels) for labels in inner]
 
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
@@ -162,8 +155,9 @@ def c20(frame: DataFrame) -> ClaimRecord:
     parts = []
     for kind, rows in frame[frame["ratio"] < 2].groupby("kind", sort=False):
         worst = float((rows["worst_factor"] / (rows["ratio"] - 1)).max())
-        largest = Estimate(worst, len(rows), se=0.0, sd=0.0, df=len(rows) - 1.0, note="n counts problems")
-        bend, about = mean_interval(rows["bend"]), f"{kind}: steepness of log gap, second half over first"
+        largest = Estimate(worst, len(rows), se=0.0, df=len(rows) - 1.0, sd=0.0, counts="problems")
+        bend = mean_interval(rows["bend"], counts="problems")
+        about = f"{kind}: steepness of log gap, second half over first"
         parts += [
             at_most(f"{kind}: largest factor of a step over S/C - 1", largest, 1.0, paper=1.0),
             within(about, bend, 0.5, math.inf, fixed=True),
@@ -207,7 +201,7 @@ def _over_bound(frame: DataFrame) -> Estimate:
     """Return the value over the bound at the T and setting where their mean ratio is largest, over replicas."""
     ratios = frame.assign(ratio=frame["value"] / frame["bound"])
     worst = ratios.groupby(["epsilon", "steps"])["ratio"].transform("mean")
-    return mean_interval(ratios[worst == worst.max()]["ratio"], FACTOR)
+    return mean_interval(ratios[worst == worst.max()]["ratio"], FACTOR, counts="replicas")
 
 
 def _exponent(frame: DataFrame, x: str, y: str, by: str) -> Estimate:
@@ -218,7 +212,7 @@ def _exponent(frame: DataFrame, x: str, y: str, by: str) -> Estimate:
         for lines in [[rows for _, rows in replica.groupby(by) if rows[x].nunique() > 1]]
         if lines
     ]
-    return mean_interval(slopes)
+    return mean_interval(slopes, counts="replicas")
 
 
 def _added_by_error(frame: DataFrame) -> Estimate:
@@ -227,7 +221,7 @@ def _added_by_error(frame: DataFrame) -> Estimate:
     exact = frame[frame["epsilon"] == 0].set_index(["kappa", "replica"])["value"]
     base = exact.reindex([*zip(erring["kappa"], erring["replica"], strict=True)]).to_numpy()
     shares = (erring["value"] - base) / (4 * erring["epsilon"] * erring["largest_alpha"])
-    return mean_interval(shares.groupby(erring["replica"]).mean())
+    return mean_interval(shares.groupby(erring["replica"]).mean(), counts="replicas")
 
 
 def outer_rows(done: DataFrame) -> DataFrame:

@@ -69,6 +69,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         "and draws masks anew; 'two draws, no noise' is ScaLA without noise; 'noise, one draw' shares the masks. "
         "ScaLA-effective has normalized ascent, a tuned radius and shared masks. R-Drop as published: both passes "
         "learn the task.",
+        index=("method",),
         against=LAMB.method,
         title="Noise, dropout draws, both or neither",
         found="With the paper's rho and omega, two dropout draws without noise give {3} of ScaLA's divergence, the "

@@ -10,7 +10,6 @@ from scala_lab.study.variants import EFFECTIVE, FREELB, SCALA, SCALA_EARLY, SMAL
 from scala_lab.study.verdicts import EQUAL, SLACK, Claim, ClaimRecord, Role, equivalent, record, within
 from studies._paper_tables import TABLE_4, paper_table
 
-INDEX = ("method", "batch_size")
 PAPER_NOTE = "The baseline's time is that of 32 GPUs for MNLI and that of one GPU for SST-2 (Table 1: 1494 on 32)."
 SLOWER_THAN_SCALA = (2.6 / SLACK, 2.9 * SLACK)
 
@@ -47,11 +46,10 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         caption=f"accuracy (%) and cost of FreeLB and ScaLA at B={profile.large_batch}.",
         note="FreeLB with 3 passes and AdamW, as published; its radii, published for RoBERTa-large, are scaled to this "
         "encoder's embeddings by one tuned factor.",
-        index=INDEX,
         tasks=profile.pair,
         shown=("score", "dev", "forward_passes"),
         against=SCALA.method,
-        tables=[paper_table(4, TABLE_4, INDEX, ("MNLI-m", "SST-2"), [PAPER_NOTE])],
+        tables=[paper_table(4, TABLE_4, tasks=("MNLI-m", "SST-2"), notes=[PAPER_NOTE])],
         found="FreeLB differs from ScaLA by {}, at {} the forward passes.",
     )
 

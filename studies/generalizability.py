@@ -156,7 +156,7 @@ def exponent_of(scored: DataFrame) -> Estimate:
     weights = centred / np.sum(centred**2)
     error = math.sqrt(float(weights**2 @ variances))
     note = "one tuning seed: the interval is that of the grid and the tuning rows"
-    return Estimate(float(weights @ middles), 1, error, df=1e6, se_rows=error, note=note)
+    return Estimate(float(weights @ middles), 1, se=error, df=1e6, se_rows=error, note=note)
 
 
 def c4(frame: DataFrame) -> ClaimRecord:

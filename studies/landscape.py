@@ -30,9 +30,7 @@ def measure(
     line_reach: float,
     plane_points: int,
     plane_reach: float,
-    tol: float = 1e-2,
-    seed: int = 0,
-    threads: int = 1,
+    threads: int,
 ) -> dict[str, Any]:
     """Compute loss and accuracy along a run's top eigenvector, and over two filter-normalised random directions.
 
@@ -43,11 +41,11 @@ def measure(
     from scala_lab.curvature import HessianOperator, load_run, top_eigenpairs
     from scala_lab.curvature.landscape import eigenvector_directions, filter_normalised, slice_1d, slice_2d
 
-    loaded = load_run(runs[0], samples, seed=seed)
+    loaded = load_run(runs[0], samples)
     model, batches = loaded.model, loaded.sets[0]
-    top = top_eigenpairs(HessianOperator(model, batches), 1, tol, seed=seed)
+    top = top_eigenpairs(HessianOperator(model, batches), tol=1e-2)
     line = slice_1d(model, batches, eigenvector_directions(top)[0], line_points, (-line_reach, line_reach))
-    directions = filter_normalised(model, seed), filter_normalised(model, seed + 1)
+    directions = filter_normalised(model, 0), filter_normalised(model, 1)
     plane = slice_2d(model, batches, directions, plane_points, (-plane_reach, plane_reach))
     columns = {
         f"{kind}_{name}": [float(value) if np.isfinite(value) else None for value in table[name]]

@@ -14,7 +14,6 @@ from scala_lab.study.variants import BASELINE, SCALA_TUNED, SMALL_BATCH, arm_cel
 from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, effect, equivalent, record
 from studies._paper_tables import TABLE_6, paper_table
 
-INDEX = ("method", "batch_size")
 TUNED = (BASELINE.but("baseline, tuned rate"), SCALA_TUNED.but("ScaLA, tuned rate"))
 RULED = (BASELINE.but("baseline, rule's rate"), SCALA_TUNED.but("ScaLA, rule's rate"))
 PAPER_NOTE = "The tuned baseline at B=1024 has 88.5 here and 88.4 in the paper's Tables 2 and 5."
@@ -57,12 +56,11 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         caption=f"accuracy (%) with tuned rates and with the square-root rule at B={profile.large_batch}.",
         note=f"The rule carries over the rate tuned at B={profile.small_batch}: the baseline's own, and for ScaLA "
         "LAMB's.",
-        index=INDEX,
         against=SMALL_BATCH.method,
         title="The rule's rate and the tuned one",
         tables=[
             Tabulation("rates", rate_table(frame), "Table 6: the rates behind it, by task."),
-            paper_table(6, TABLE_6, INDEX, notes=[PAPER_NOTE]),
+            paper_table(6, TABLE_6, notes=[PAPER_NOTE]),
         ],
         found="ScaLA with the rule's rate minus ScaLA tuned: {}; the baseline with the rule's rate minus the small "
         "batch: {}.",
@@ -71,7 +69,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
 
 def rate_table(frame: DataFrame) -> DataFrame:
     """Return the rate of every row and task."""
-    rates = frame.groupby([*INDEX, "task"], sort=False)["rate"].first().unstack("task")
+    rates = frame.groupby(["method", "batch_size", "task"], sort=False)["rate"].first().unstack("task")
     return rates.rename_axis(index=["method", "batch size"], columns=None)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from statistics import geometric_mean
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 
 from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
 from scala_lab.study.gates import Gate, accuracy_gates
-from scala_lab.study.statistics import Estimate, contrast, paired_difference, paired_ratio
+from scala_lab.study.statistics import FACTOR, Estimate, contrast, paired_difference
 from scala_lab.study.tables import data_frame, notes, table_by_task
 from scala_lab.study.variants import (
     EFFECTIVE,
@@ -34,15 +33,8 @@ from scala_lab.study.verdicts import EQUAL, SLACK, Claim, ClaimRecord, Role, eff
 from scala_lab.timing.calibration import WITHIN, Calibration
 from scala_lab.timing.model import even_load
 from studies import _paper_tables as paper
-from studies._timings import (
-    PAPER_WORKERS,
-    RATES,
-    first_steps,
-    machine_constants,
-    measured,
-    timed_steps,
-    workers_gate,
-)
+from studies import _timings as timings
+from studies._timings import PAPER_WORKERS, RATES
 
 INDEX = ("model", "method", "batch_size")
 TIMES, CONSTANTS, SECONDS = "times of steps", "constants", "seconds of a run"
@@ -118,15 +110,15 @@ def cells(profile: Profile) -> list[Cell]:
     times = []
     for model in profile.models:
         specs = {
-            f"{task} {row.method}": first_steps(profile, row, task, size, model)
+            f"{task} {row.method}": timings.first_steps(profile, row, task, size, model)
             for task in profile.tasks
             for row, size in kinds
         }
         for workers in sorted({1, max(profile.workers)}):
-            measurement = timed_steps(profile, specs, workers, STEPS, WARMUP)
+            measurement = timings.timed_steps(profile, specs, workers, STEPS, WARMUP)
             times.append(Cell(measurement, kind=TIMES, model=model, workers=workers))
     if profile.settings.get("device") != "cuda":
-        times.append(Cell(machine_constants(profile), kind=CONSTANTS))
+        times.append(Cell(timings.machine_constants(profile), kind=CONSTANTS))
     return runs + times
 
 
@@ -137,7 +129,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     runs = frame[frame["kind"].isna()].astype({"seed": int})
     times = run_times(profile, frame[(frame["status"] == "finished") & ~frame["kind"].isna()])
     timed = times[times["times"] == MEASURED]
-    judged = pd.concat([runs, timed], ignore_index=True) if len(timed) else runs.assign(seconds=math.nan)
+    judged = pd.concat([runs, timed], ignore_index=True) if len(timed) else runs.assign(step=math.nan, seconds=math.nan)
     claims = [judge(rule, judged, profile.level) for rule in (c9, c23, c24, c26)]
     accuracy, *_, speed = claims[0].parts
     small, large, against = profile.small_batch, profile.large_batch, SMALL_BATCH.method
@@ -167,7 +159,7 @@ def run_times(profile: Profile, done: DataFrame) -> DataFrame:
     """Return seconds of a run by model, task, method and number of workers, from each timed step or projected."""
     constants = [Calibration.from_dict(cell) for cell in done[done["kind"] == CONSTANTS].to_dict("records")]
     rows: list[tuple[Any, ...]] = []
-    for cell in measured(done[done["kind"] == TIMES]).to_dict("records"):
+    for cell in timings.measured(done[done["kind"] == TIMES]).to_dict("records"):
         for labels, plain, noisy, share in _mixtures(profile, cell):
             steps = profile.settings["epochs"] * cell[f"{plain}:steps_per_epoch"]
             seconds = (1 - share) * np.asarray(cell[f"{plain}:step"]) + share * np.asarray(cell[f"{noisy}:step"])
@@ -176,7 +168,7 @@ def run_times(profile: Profile, done: DataFrame) -> DataFrame:
         alone = cell["workers"] == 1 and cell["model"] == profile.models[0]
         if constants and alone and max(profile.workers) < PAPER_WORKERS:
             rows += _projected_rows(profile, cell, constants[0])
-    columns = ["kind", "model", "task", "method", "batch_size", "workers", "times", "seed", "seconds"]
+    columns = ["kind", "model", "task", "method", "batch_size", "workers", "times", "step", "seconds"]
     return data_frame(rows, columns)
 
 
@@ -221,11 +213,13 @@ def time_table(profile: Profile, times: DataFrame) -> DataFrame:
 
 
 def time_factor(frame: DataFrame, slow: tuple[str, int], fast: tuple[str, int]) -> Estimate:
-    """Return how many times faster one method on some workers is than another, from timed steps, which are the unit."""
-    places = zip(frame["method"], frame["workers"], strict=True)
-    timed = frame.copy().assign(place=list(places))[frame["kind"] == SECONDS]
-    factor = paired_ratio(timed, slow, fast, value="seconds", column="place")
-    return replace(factor, note="n counts timed steps" if factor.n else "")
+    """Return how many times faster one method on some workers is than another, step by step; no value if not timed."""
+    timed = frame[frame["kind"] == SECONDS].copy()
+    timed = timed.assign(place=list(zip(timed["method"], timed["workers"], strict=True)), seed=timed["step"])
+    if not {slow, fast} <= set(timed["place"]):
+        return timings.factor_of([])
+    weights = {slow: 1.0, fast: -1.0}
+    return contrast(timed, weights, value="seconds", column="place", unit=FACTOR, counts=timings.TIMED_STEPS)
 
 
 def timed_workers(frame: DataFrame) -> list[int]:
@@ -255,7 +249,7 @@ def c23(frame: DataFrame) -> ClaimRecord:
     factor = time_factor(frame, (SMALL_BATCH.method, 1), (SCALA_TUNED.method, PAPER_WORKERS))
     name = f"time of the baseline on one worker over ScaLA's on {PAPER_WORKERS}"
     part = effect(name, factor, geometric_mean(OVER_ONE))
-    return record(C23, [part], [workers_gate(timed_workers(frame), PAPER_WORKERS)])
+    return record(C23, [part], [timings.workers_gate(timed_workers(frame), PAPER_WORKERS)])
 
 
 def c24(frame: DataFrame) -> ClaimRecord:
@@ -263,7 +257,7 @@ def c24(frame: DataFrame) -> ClaimRecord:
     factor = time_factor(frame, (SMALL_BATCH.method, 1), (SMALL_BATCH.method, PAPER_WORKERS))
     name = f"baseline's time on one worker over that on {PAPER_WORKERS}"
     part = within(name, factor, 1.5 / SLACK, 2.4 * SLACK, paper=geometric_mean(BASELINE_GAINS))
-    return record(C24, [part], [workers_gate(timed_workers(frame), PAPER_WORKERS)])
+    return record(C24, [part], [timings.workers_gate(timed_workers(frame), PAPER_WORKERS)])
 
 
 def c26(frame: DataFrame) -> ClaimRecord:

@@ -130,7 +130,7 @@ def _saved_on_fewer(frame: DataFrame) -> Estimate:
     )
     saved = late / scala
     if PAPER_WORKERS not in saved or len(saved.columns) < 2:
-        return Estimate(math.nan, unit="x")
+        return timings.factor_of([])
     few = saved.drop(columns=PAPER_WORKERS)
     return timings.factor_of(few.prod(axis=1, skipna=False) ** (1 / len(few.columns)) / saved[PAPER_WORKERS])
 

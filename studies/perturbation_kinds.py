@@ -47,6 +47,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         "two dropout draws alone; 'noise, one draw': the paper's noise with shared masks; ScaLA-effective: noise large "
         "enough to act, from the earlier t_s on; R-Drop as published: two draws from the first step on, both of which "
         "learn the task.",
+        index=("method",),
         against=LAMB.method,
         title="Kinds of perturbation",
         tables=[paper_table(5, TABLE_5, ("method",))],

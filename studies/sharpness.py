@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from scala_lab.curvature.checkpoint import Loaded
     from scala_lab.training.run_dir import RunResult
 
-MAX_POWER_PRODUCTS = 30
-"""Maximum Hessian products of the check by power iteration: it needs far more than Lanczos for the same residual."""
+MAX_POWER_PRODUCTS, POWER_TOL = 30, 1e-2
+"""Hessian products and tolerance of the check by power iteration, which needs far more than Lanczos."""
 CHECKS = 8
 """How often per epoch the loss of a run that is trained again is compared with the loss to be matched."""
 RUN, MATCHED = "run", "matched"
@@ -40,16 +40,7 @@ MEASURED = ["eigenvalue", "deviation", "loss", "matched", "matched_loss", "match
 
 
 def measure(
-    runs: Sequence[RunResult],
-    *,
-    samples: int,
-    sets: int,
-    tol: float = 1e-3,
-    max_products: int = 300,
-    power_products: int = 0,
-    power_tol: float = 1e-2,
-    seed: int = 0,
-    threads: int = 1,
+    runs: Sequence[RunResult], *, samples: int, sets: int, tol: float, power_products: int, threads: int
 ) -> dict[str, Any]:
     """Measure a run's top eigenvalue on disjoint sets of rows by Lanczos, and check the first by power iteration.
 
@@ -59,18 +50,18 @@ def measure(
     """
     from scala_lab.curvature import HessianOperator, load_run, top_eigenpairs
 
-    loaded = load_run(runs[0], samples, sets, seed)
+    loaded = load_run(runs[0], samples, sets)
     values, residuals, hvps, losses = [], [], 0, []
     power: dict[str, Any] = {}
     for batches in loaded.sets:
         op = HessianOperator(loaded.model, batches)
-        top = top_eigenpairs(op, 1, tol, max_products=max_products, seed=seed)
+        top = top_eigenpairs(op, 1, tol)
         values += top.eigenvalues.tolist()
         residuals += top.residuals.tolist()
         hvps += top.hvps
         losses.append(op.loss())
         if power_products and not power:
-            check = top_eigenpairs(op, 1, power_tol, solver="power", max_products=power_products, seed=seed)
+            check = top_eigenpairs(op, 1, POWER_TOL, solver="power", max_products=power_products)
             power = {f"power_{name}": value for name, value in check.first().items()} | {"power_hvps": check.hvps}
     return {
         "eigenvalue": float(np.mean(values)),
@@ -86,14 +77,7 @@ def measure(
 
 
 def measure_matched(
-    runs: Sequence[RunResult],
-    *,
-    names: Sequence[str],
-    samples: int,
-    tol: float = 1e-3,
-    max_products: int = 300,
-    seed: int = 0,
-    threads: int = 1,
+    runs: Sequence[RunResult], *, names: Sequence[str], samples: int, tol: float, threads: int
 ) -> dict[str, Any]:
     """Measure the top eigenvalue of several runs at one loss over the same rows, the largest that one ends with.
 
@@ -103,13 +87,13 @@ def measure_matched(
     """
     from scala_lab.curvature import HessianOperator, load_run, top_eigenpairs
 
-    loaded = [load_run(run, samples, seed=seed) for run in runs]
+    loaded = [load_run(run, samples) for run in runs]
     ends = [HessianOperator(each.model, each.sets[0]).loss() for each in loaded]
     result: dict[str, Any] = {"target": max(ends)}
     for name, run, each, end in zip(names, runs, loaded, ends, strict=True):
         epoch = train_until(run, each, max(ends)) if end < max(ends) else float(run.spec.optim.epochs)
         op = HessianOperator(each.model, each.sets[0])
-        top = top_eigenpairs(op, 1, tol, max_products=max_products, seed=seed)
+        top = top_eigenpairs(op, 1, tol)
         value = float(top.eigenvalues[0]) if top.converged else None
         result |= {f"{name}:eigenvalue": value, f"{name}:loss": op.loss(), f"{name}:epoch": epoch}
     return result

@@ -14,34 +14,24 @@ if TYPE_CHECKING:
     from scala_lab.training.run_dir import RunResult
 
 
-def measure(
-    runs: Sequence[RunResult],
-    *,
-    samples: int,
-    top_k: int = 1,
-    tol: float = 1e-3,
-    max_products: int = 300,
-    probes: int = 1,
-    lanczos_steps: int = 30,
-    trace_products: int = 15,
-    seed: int = 0,
-    threads: int = 1,
-) -> dict[str, Any]:
+PROBES, LANCZOS_STEPS, TRACE_PRODUCTS = 1, 30, 15
+"""Of the density, and the maximum number of probes of the trace."""
+
+
+def measure(runs: Sequence[RunResult], *, samples: int, top_k: int, tol: float, threads: int) -> dict[str, Any]:
     """Measure both ends of the spectrum of a run's Hessian, its trace and density, and every layer's top eigenvalue.
 
-    `probes` and `lanczos_steps` are of the density, `trace_products` limits the probes of the trace. `threads` is set
-    by the caller: it is part of what determines the last bits.
+    `threads` is set by the caller: it is part of what determines the last bits.
     """
     from scala_lab.curvature import HessianOperator, load_run, top_eigenpairs
     from scala_lab.curvature.spectrum import kappa_alpha, layer_eigenvalues, spectral_density, trace
 
-    loaded = load_run(runs[0], samples, seed=seed)
+    loaded = load_run(runs[0], samples)
     op = HessianOperator(loaded.model, loaded.sets[0])
-    top = top_eigenpairs(op, top_k, tol, max_products=max_products, seed=seed)
-    low = top_eigenpairs(op, 1, tol, which="smallest", max_products=max_products, seed=seed)
-    total = trace(op, max_products=trace_products, seed=seed, known=top if top.converged else None)
-    density = spectral_density(op, probes, lanczos_steps, seed)
-    layers = layer_eigenvalues(op, loaded.model, tol, max_products=max_products, seed=seed)
+    top, low = top_eigenpairs(op, top_k, tol), top_eigenpairs(op, 1, tol, which="smallest")
+    total = trace(op, max_products=TRACE_PRODUCTS, known=top if top.converged else None)
+    density = spectral_density(op, PROBES, LANCZOS_STEPS)
+    layers = layer_eigenvalues(op, loaded.model, tol)
     return {
         "eigenvalues": top.eigenvalues.tolist(),
         "residuals": top.residuals.tolist(),

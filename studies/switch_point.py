@@ -46,6 +46,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         "does not suggest.",
         tasks=profile.pair,
         shown=("score", "dev", "forward_passes"),
+        index=("method",),
         against=LAMB.method,
         title="What the start of the noise changes",
         figures=lines_drawing(

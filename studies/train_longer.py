@@ -42,7 +42,6 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         caption=f"accuracy (%) at B={batch_size} after the last epoch.",
         note=f"The baseline that trains longer has {profile.longer} times the epochs, over which its rate falls, and "
         "the peak rate that is tuned for the usual epochs.",
-        index=("method", "batch_size"),
         tasks=[task],
         shown=("steps", "forward_passes", "score", "dev"),
         against=LONGER,

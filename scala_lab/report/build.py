@@ -26,7 +26,7 @@ from scala_lab.report.chapter import MANIFEST_FILE, Chapter, Manifest, Piece, fi
 from scala_lab.report.figures.forest import SIGNS, forest_figure
 from scala_lab.report.tables import NOTHING, heading_groups
 from scala_lab.study.api import Drawing
-from scala_lab.study.statistics import FACTOR, MAX_SEEDS
+from scala_lab.study.statistics import FACTOR, MAX_N
 from scala_lab.study.verdicts import ClaimRecord, Part, number_text, range_text
 from scala_lab.sweep.store import MEASUREMENTS_FILE, RUNS_FILE, Records
 from scala_lab.version import VERSION
@@ -193,7 +193,8 @@ def part_cells(record: ClaimRecord, part: Part) -> dict[str, str]:
     estimate, verdict = part.estimate, record.verdict_of(part)
     log = " (log)" if estimate.unit == FACTOR else ""
     inside = {None: "", True: " (inside)", False: " (outside)"}[part.paper_inside]
-    needed = part.seeds_needed if verdict == "undecided" else None
+    needed = part.n_needed if verdict == "undecided" else None
+    to_decide = None if needed is None else "more than " * (needed > MAX_N) + estimate.counted(min(needed, MAX_N))
 
     def text(value: float | None) -> str:
         return NOTHING if value is None or not math.isfinite(value) else number_text(part, value)
@@ -206,11 +207,11 @@ def part_cells(record: ClaimRecord, part: Part) -> dict[str, str]:
         "interval": f"{ends} ({100 * estimate.level:g}%)" if ends else NOTHING,
         "paper": text(part.paper) + inside,
         "smallest effect or range": text(part.smallest) if part.smallest is not None else range_text(part),
-        "seeds": str(estimate.n),
+        "n": estimate.counted(estimate.n),
         "rows": f"{estimate.rows:,}" if estimate.rows else NOTHING,
         "paired SD": f"{estimate.sd:.2g}{log}" if math.isfinite(estimate.sd) else NOTHING,
         "detectable": text(estimate.detectable()).lstrip("+"),
-        "seeds to decide": NOTHING if needed is None else f"{min(needed, MAX_SEEDS):,}{'+' * (needed > MAX_SEEDS)}",
+        "n to decide": to_decide or NOTHING,
     }
 
 

@@ -43,9 +43,7 @@ class Profile:
     large_batch: int  # of the large-batch tables
     batch_sizes: tuple[int, ...]  # of the heat map and of accuracy over batch sizes, the small one first
     start_rates: Mapping[str, float]  # centre of the first grid of rates at the large batch size, by optimizer
-    start_radii: Mapping[
-        str, float
-    ]  # centre of the first grid of a method's own radius, by the setting's name (`omega rho`: both)
+    start_radii: Mapping[str, float]  # the same of a method's own radius, by its setting (`omega rho`: both)
     grid_points: int  # trials of a first grid, the same for every method
     seeds: tuple[int, ...]  # paired over methods
     tuning_seed: int = 100  # of all trials

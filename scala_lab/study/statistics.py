@@ -1,10 +1,11 @@
 """Differences, factors and slopes with confidence intervals, from which every verdict is computed.
 
-The unit is the seed. Each seed gives one number: a contrast of its runs, such as ScaLA minus LAMB, averaged over models
-and tasks, which are fixed. Runs of one seed at several batch sizes or on several tasks add no units: they may share a
-baseline, and the claim is about their average anyway. Intervals are Student's t over seeds; where each run's answers
-are kept, the choice of evaluation rows adds its own variance (see `contrast`). With fewer than two seeds there is no
-interval, and nothing can be decided.
+The unit of replication is the seed. Each seed gives one number: a contrast of its runs, such as ScaLA minus LAMB,
+averaged over models and tasks, which are fixed. Runs of one seed at several batch sizes or on several tasks add no
+units: they may share a baseline, and the claim is about their average anyway. Intervals are Student's t over seeds;
+where each run's answers are kept, the choice of evaluation rows adds its own variance (see `contrast`). With fewer than
+two seeds there is no interval, and nothing can be decided. Timings and simulations have units of their own, such as the
+timed step: an estimate says what its n counts.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 LEVEL = 0.95
 """Level of an interval unless told otherwise."""
 
-MAX_SEEDS = 1000
-"""Most seeds that `Estimate.seeds_needed` counts up to."""
+MAX_N = 1000
+"""Largest n that `Estimate.n_needed` counts up to."""
 
 FACTOR = "x"
 """The unit of factors: their mean, deviation and interval are taken on the log scale."""
@@ -41,16 +42,17 @@ class Estimate:
     """A number with its uncertainty; `low` and `high` are the ends of its interval at `level`."""
 
     value: float  # mean difference, geometric mean of factors, or slope; nan for none
-    n: int = 0  # seeds behind it
+    n: int = 0  # numbers behind it, one per unit of replication
     se: float = math.nan  # standard error, of the logarithm for factors; nan for none
     df: float = math.nan  # degrees of freedom of the t distribution that gives the interval
-    sd: float = math.nan  # standard deviation over seeds, of the logarithm for factors
-    se_rows: float = 0.0  # part of `se` that more seeds do not reduce: the choice of evaluation rows
+    sd: float = math.nan  # standard deviation over units, of the logarithm for factors
+    se_rows: float = 0.0  # part of `se` that a larger n does not reduce: the choice of evaluation rows
     rows: int = 0  # evaluation rows behind it; 0 for unknown
     unit: str = ""  # `points`, `x` for factors, or '' for a plain number
     level: float = LEVEL  # of the interval
+    counts: str = "seeds"  # the units that n counts: seeds, timed steps, problems or replicas
     note: str = ""  # what a reader must know about the interval
-    numbers: tuple[float, ...] = field(default=(), compare=False, repr=False)  # one per seed, to be drawn as marks
+    numbers: tuple[float, ...] = field(default=(), compare=False, repr=False)  # one per unit, to be drawn as marks
 
     @property
     def decided(self) -> bool:
@@ -123,26 +125,26 @@ class Estimate:
         """
         return self.natural(_noncentrality(self.df) * self.se) if self.decided else None
 
-    def seeds_needed(self, effect: float, power: float = 0.8) -> int | None:
-        """Return how many seeds a two-sided test needs to find an effect, at the present standard deviations.
+    def n_needed(self, effect: float, power: float = 0.8) -> int | None:
+        """Return the n that a two-sided test needs to find an effect, at the present standard deviations.
 
-        `MAX_SEEDS` + 1 for more, or if no number of seeds can show it, because the evaluation rows are too few. None if
-        the standard deviation is unknown.
+        `MAX_N` + 1 for more, or if no n can show it, because the evaluation rows are too few. None if the standard
+        deviation is unknown.
         """
         if not self.decided:
             return None
         distance = abs(self.position(effect))
 
-        def enough(seeds: int) -> bool:
-            by_seed, by_row = self.sd**2 / seeds, self.se_rows**2
-            se = math.sqrt(by_seed + by_row)
+        def enough(n: int) -> bool:
+            by_unit, by_row = self.sd**2 / n, self.se_rows**2
+            se = math.sqrt(by_unit + by_row)
             if se == 0:
                 return distance > 0
-            return _power(_combined_df(seeds - 1, by_seed, by_row), distance / se) >= power
+            return _power(_combined_df(n - 1, by_unit, by_row), distance / se) >= power
 
-        if not enough(MAX_SEEDS):
-            return MAX_SEEDS + 1
-        few, many = 1, MAX_SEEDS  # too few, enough
+        if not enough(MAX_N):
+            return MAX_N + 1
+        few, many = 1, MAX_N  # too few, enough
         while many - few > 1:
             middle = (few + many) // 2
             few, many = (few, middle) if enough(middle) else (middle, many)
@@ -153,8 +155,12 @@ class Estimate:
             return "no value"
         unit, sign = unit_text(self.unit), "+" if self.unit == "points" else ""
         if not self.decided:
-            return f"{self.value:{sign}.3g}{unit} (n={self.n}, no interval)"
-        return f"{self.value:{sign}.3g}{unit} [{self.low:{sign}.3g}, {self.high:{sign}.3g}] (n={self.n})"
+            return f"{self.value:{sign}.3g}{unit} (n={self.counted(self.n)}, no interval)"
+        return f"{self.value:{sign}.3g}{unit} [{self.low:{sign}.3g}, {self.high:{sign}.3g}] (n={self.counted(self.n)})"
+
+    def counted(self, n: int) -> str:
+        """Write a number of units: 1 seed, 8 timed steps."""
+        return f"{n:,} {self.counts if n != 1 else self.counts.removesuffix('s')}"
 
 
 def unit_text(unit: str) -> str:
@@ -162,15 +168,15 @@ def unit_text(unit: str) -> str:
     return unit if unit in (FACTOR, "") else f" {unit}"
 
 
-def mean_interval(values: ArrayLike, unit: str = "", level: float = LEVEL) -> Estimate:
-    """Return the mean of the finite values, one per seed, with Student's t interval; the geometric mean for factors.
+def mean_interval(values: ArrayLike, unit: str = "", level: float = LEVEL, counts: str = "seeds") -> Estimate:
+    """Return the mean of the finite values, one per unit, with Student's t interval; the geometric mean for factors.
 
     Example:
         >>> str(mean_interval([1.0, 2.0, 3.0], "points"))
-        '+2 points [-0.484, +4.48] (n=3)'
+        '+2 points [-0.484, +4.48] (n=3 seeds)'
     """
     numbers = _on_scale(np.asarray(values, dtype=float), unit)
-    return _estimate(numbers[np.isfinite(numbers)], unit, level)
+    return _estimate(numbers[np.isfinite(numbers)], Estimate(math.nan, unit=unit, level=level, counts=counts))
 
 
 def _on_scale(values: NDArray[np.float64], unit: str) -> NDArray[np.float64]:
@@ -215,6 +221,7 @@ def contrast(
     column: str = "method",
     unit: str = "points",
     level: float = LEVEL,
+    counts: str = "seeds",
 ) -> Estimate:
     r"""Return a weighted sum of runs, such as the mean of two methods minus a third, with its interval over seeds.
 
@@ -241,9 +248,11 @@ def contrast(
     """
     runs = _Runs(frame, weights, value, column, unit)
     numbers = np.array([runs.number(seed) for seed in runs.seeds])
-    variance, tied_variance, rows, rows_note = _row_variance(runs) if value == "score" else (0.0, 0.0, 0, "")
-    note = "; ".join(text for text in (runs.note, rows_note) if text)
-    return _estimate(numbers, unit, level, variance, tied_variance, rows, note)
+    variance, tied_variance, rows, note = _row_variance(runs) if value == "score" else (0.0, 0.0, 0, "")
+    about = Estimate(math.nan, rows=rows, unit=unit, level=level, counts=counts)
+    lost = len(runs.index) - len(runs.seeds)
+    notes = [f"{about.counted(lost)} left out, where a run is missing" if lost else "", note]
+    return _estimate(numbers, replace(about, note="; ".join(filter(None, notes))), variance, tied_variance)
 
 
 def cells_of(frame: pd.DataFrame) -> list[tuple[Any, ...]]:
@@ -271,8 +280,6 @@ class _Runs:
         }
         self.cells = [cell for cell in dict.fromkeys(cells) if any(cell in found for found in whole.values())]
         self.seeds = sorted(seed for seed, found in whole.items() if found.issuperset(self.cells) and self.cells)
-        partial = len(self.index) - len(self.seeds)
-        self.note = f"{partial} seed{'s' * (partial != 1)} left out, where a run is missing" if partial else ""
 
     def of_seed(self, seed: Any) -> list[tuple[int, float]]:
         """Return the rows of the frame that make a seed's number, with their weights."""
@@ -332,23 +339,17 @@ def _crossed_variance(table: NDArray[np.float64]) -> float:
 
 
 def _estimate(
-    numbers: NDArray[np.float64],
-    unit: str,
-    level: float,
-    row_variance: float = 0.0,
-    tied_variance: float = 0.0,
-    rows: int = 0,
-    note: str = "",
+    numbers: NDArray[np.float64], about: Estimate, row_variance: float = 0.0, tied_variance: float = 0.0
 ) -> Estimate:
-    """Return the estimate from one number per seed (logarithms for factors) and the variance by the choice of rows.
+    """Complete an estimate from one number per unit (logarithms for factors) and the variance by the choice of rows.
 
-    Seeds that all give the same number have no spread to go by. Accuracies are then given `tied_variance`, as if one
+    Units that all give the same number have no spread to go by. Accuracies are then given `tied_variance`, as if one
     answer of each run had differed; exact counts, such as forward passes, keep an interval of no width. A note says so.
     """
-    count, natural = len(numbers), Estimate(math.nan, unit=unit).natural
+    count, note = len(numbers), about.note
     mean = float(numbers.mean()) if count else math.nan
-    marks, value = tuple(natural(float(number)) for number in numbers), natural(mean) if count else math.nan
-    about = Estimate(value, count, rows=rows, unit=unit, level=level, note=note, numbers=marks)
+    value, marks = about.natural(mean) if count else mean, tuple(about.natural(float(number)) for number in numbers)
+    about = replace(about, value=value, n=count, numbers=marks)
     if count < 2:
         return about
     sd = float(numbers.std(ddof=1))
@@ -356,10 +357,10 @@ def _estimate(
         sd = 0.0
         row_variance += tied_variance
         width = "the interval is that of one changed answer per run" if tied_variance else "the interval has no width"
-        note = "; ".join(text for text in (note, f"all {count} seeds give the same value: {width}") if text)
-    by_seed = sd**2 / count
-    df = _combined_df(count - 1, by_seed, row_variance) if sd else float(count - 1)
-    se, se_rows = math.sqrt(by_seed + row_variance), math.sqrt(row_variance)
+        note = "; ".join(filter(None, (note, f"all {about.counted(count)} give the same value: {width}")))
+    by_unit = sd**2 / count
+    df = _combined_df(count - 1, by_unit, row_variance) if sd else float(count - 1)
+    se, se_rows = math.sqrt(by_unit + row_variance), math.sqrt(row_variance)
     return replace(about, se=se, df=df, sd=sd, se_rows=se_rows, note=note)
 
 

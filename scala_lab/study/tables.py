@@ -43,7 +43,7 @@ def accuracy_findings(
     note: str,
     against: str,
     found: str,
-    index: Sequence[str] = ("method",),
+    index: Sequence[str] = ("method", "batch_size"),
     tasks: Sequence[str] = (),
     shown: Sequence[str] = ("score", "dev"),
     title: str = "",

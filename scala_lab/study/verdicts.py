@@ -12,7 +12,7 @@ Outcomes of a claim:
 - supported: every part is;
 - reversed: some part is significantly the opposite of what is claimed;
 - no effect of the claimed size: some effect is significantly smaller than half of the paper's;
-- undecided: the runs allow several of these. The record says what could have been found and how many seeds it takes;
+- undecided: the runs allow several of these. The record says what could have been found and what n it takes;
 - not testable here: a gate fails (see scala_lab/study/gates.py), or nothing was measured.
 
 An interval at level 1 - 2a decides its part with one-sided tests at level a. Requiring every part needs no correction
@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from scala_lab.study.gates import Gate
-from scala_lab.study.statistics import FACTOR, LEVEL, MAX_SEEDS, Estimate, unit_text
+from scala_lab.study.statistics import FACTOR, LEVEL, MAX_N, Estimate, unit_text
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -148,8 +148,8 @@ class Part:
         return 1.0 if self.estimate.unit == FACTOR else 0.0
 
     @property
-    def seeds_needed(self) -> int | None:
-        """Seeds that would decide this part in four of five studies, at the present standard deviations.
+    def n_needed(self) -> int | None:
+        """The n that would decide this part in four of five studies, at the present standard deviations.
 
         An effect must be told from 0 if it is the smallest of interest; a value in a range must be told from the
         range's nearer end, at 0 where the paper's value is unknown. Both of two one-sided tests must succeed at once,
@@ -157,7 +157,7 @@ class Part:
         """
         position, ends = self.estimate.position, (self.low, self.high)
         if self.smallest is not None:
-            return self.estimate.seeds_needed(self.smallest)
+            return self.estimate.n_needed(self.smallest)
         expected = self.paper if self.paper is not None else self.null if self.margin is not None else math.nan
         if not self.low < expected < self.high:
             expected = self.estimate.value
@@ -165,7 +165,7 @@ class Part:
             return None
         distances = [abs(position(expected) - position(end)) for end in ends]
         both = all(math.isfinite(distance) for distance in distances)
-        return self.estimate.seeds_needed(self.estimate.natural(min(distances)), power=0.9 if both else 0.8)
+        return self.estimate.n_needed(self.estimate.natural(min(distances)), power=0.9 if both else 0.8)
 
     def scaled(self, scale: float) -> Part:
         """Return the part with its margin, smallest effect and range so many times as wide.
@@ -188,8 +188,7 @@ class Part:
 
     def to_dict(self, verdict: Verdict) -> dict[str, Any]:
         """Return the part as an entry of claims.json, with the verdict that it has under the claim's gates."""
-        estimate = self.estimate
-        seeds = self.seeds_needed
+        estimate, needed = self.estimate, self.n_needed
         return {
             "statement": self.statement,
             "kind": self.kind,
@@ -202,11 +201,12 @@ class Part:
             "smallest": _finite(self.smallest),
             "margin": _finite(self.margin),
             "n": estimate.n,
+            "counts": estimate.counts,
             "sd": _finite(estimate.sd),
             "rows": estimate.rows,
             "unit": estimate.unit,
             "detectable": _finite(estimate.detectable()),
-            "seeds_needed": f"more than {MAX_SEEDS:,}" if seeds is not None and seeds > MAX_SEEDS else seeds,
+            "n_needed": f"more than {MAX_N:,}" if needed is not None and needed > MAX_N else needed,
             "contextual": self.contextual,
             "note": estimate.note or None,
             "verdict": verdict,
@@ -404,7 +404,9 @@ def judge(rule: Rule, frame: pd.DataFrame, level: float = LEVEL) -> ClaimRecord:
     for name, column in (("without_seed", "seed"), ("without_task", "task")):
         values = sorted(frame[column].dropna().unique().tolist(), key=str) if column in frame.columns else []
         left_out = values if len(values) > 1 else []
-        others[name] = {str(value): rule(frame[frame[column] != value]).at(level).verdict for value in left_out}
+        texts = [f"{value:g}" if isinstance(value, float) else str(value) for value in left_out]
+        found_without = [rule(frame[frame[column] != value]).at(level).verdict for value in left_out]
+        others[name] = dict(zip(texts, found_without, strict=True))
     others["margins"] = {f"{scale:g}": found.scaled(scale).verdict for scale in (0.5, 2.0)}
     verdicts = [verdict for group in others.values() for verdict in group.values()]
     same = sum(verdict == found.verdict for verdict in verdicts)
@@ -449,21 +451,22 @@ def _reason(part: Part, verdict: Verdict) -> str:
 
 def _open(part: Part) -> str:
     """Say what an undecided part leaves open, and what would decide it."""
-    found = f"{part.statement} is {part.estimate}"
+    found, counted = f"{part.statement} is {part.estimate}", part.estimate.counted
     if not part.estimate.decided:
-        return f"{found}: one seed gives no interval"
+        return f"{found}: {counted(1)} gives no interval"
     if part.verdict != "undecided":
         return f"{_reason(part, part.verdict)}, but not after the correction for several parts"
     if part.smallest is not None:
         found += f": neither {number_text(part, part.null)} nor {number_text(part, part.smallest)} is excluded"
     else:
         found += f": partly inside of the claimed range, {range_text(part)}"
-    detectable, seeds = part.estimate.detectable(), part.seeds_needed
+    detectable, needed = part.estimate.detectable(), part.n_needed
     if detectable is not None:
         effect_size = number_text(part, detectable).lstrip("+")
-        found += f"; with {part.estimate.n} seeds, four of five studies would find an effect of {effect_size}"
-    if seeds is not None:
-        found += f"; about {seeds} seeds would decide it" if seeds <= MAX_SEEDS else "; 1,000 seeds would not decide it"
+        found += f"; with {counted(part.estimate.n)}, four of five studies would find an effect of {effect_size}"
+    if needed is not None:
+        enough = needed <= MAX_N
+        found += f"; about {counted(needed)} would decide it" if enough else f"; {counted(MAX_N)} would not decide it"
     return found
 
 

@@ -183,7 +183,7 @@ class _PieceTimer:
         """Time a step's computing by shape, beside the loads; shapes take turns, as batches of a run do."""
         self.training.step_function = self.steps[kind]
         plans = [self.batches[shape][0] for shape in shapes]
-        loads = [vars(planned_load(plan, plan.global_batch(0))) for plan in plans]
+        loads = [vars(planned_load(plan, 0)) for plan in plans]
         return {"loads": loads, **self._repeat([partial(self._accumulate, shape) for shape in shapes], together)}
 
     def update(self, optimizer: str) -> dict[str, list[float]]:

@@ -107,7 +107,7 @@ def time_steps(specs: Mapping[str, RunSpec], world: World, *, steps: int, warmup
     steps, by `name:quantity`: seconds of a `step` and of its phases on the first worker, whose all-reduce is sending
     and waiting for the slowest worker; of a step `without` communication on the slowest worker; of the `exchange`, the
     all-reduce on the worker that reaches it last and so waits for nobody; `samples`, `tokens` (without padding) and
-    `flops` over all workers; and `load micro_batches` and so on of the first worker, whose rows are the longest. Also
+    `flops` over all workers; and `load micro_batches` and so on of the worker with most to do. Also
     `name:steps_per_epoch`, `gradient_bytes`, the one message of a step, and `matmul_rate`, the operations per second
     of all workers together in products of large matrices.
     """
@@ -184,12 +184,12 @@ class TimedTraining:
             self.training.update(step)
 
     def work(self, steps: Sequence[int]) -> dict[str, list[float]]:
-        """Count samples, tokens and operations of steps over all workers, and the load of the first worker."""
+        """Count samples, tokens and operations of steps over all workers, and the load of the busiest."""
         forward, passes = forward_flops(self.training.model), max(passes_per_sample(self.training.spec))
-        plan = self.training.plan
+        plan, group = self.training.plan, self.training.step_function.ascent_samples
         batches = [plan.global_batch(step) for step in steps]
         lengths = [plan.lengths[rows] for rows in batches]
-        loads = [vars(planned_load(plan, rows)) for rows in batches]
+        loads = [vars(planned_load(plan, step, group)) for step in steps]
         return {
             "samples": [float(len(rows)) for rows in batches],
             "tokens": [float(tokens.sum()) for tokens in lengths],

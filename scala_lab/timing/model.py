@@ -39,16 +39,19 @@ def even_load(batch_size: int, workers: int, micro_batch: int, length: float) ->
     return Load(math.ceil(rows / micro_batch), rows, rows * length, rows * length**2)
 
 
-def planned_load(plan: BatchPlan, global_batch: np.ndarray) -> Load:
-    """Return the load that a plan gives the first worker, which has most to do."""
-    parts = [plan.lengths[rows] for rows in plan.deal(global_batch, 0)]
-    shapes = [(len(lengths), int(lengths.max())) for lengths in parts]
-    return Load(
-        micro_batches=len(shapes),
-        rows=sum(rows for rows, _ in shapes),
-        tokens=sum(rows * longest for rows, longest in shapes),
-        squares=sum(rows * longest**2 for rows, longest in shapes),
-    )
+def planned_load(plan: BatchPlan, step: int, ascent_samples: int | None = None) -> Load:
+    """Return the load that a plan gives the worker with most to do in a step.
+
+    Where a method ascends on groups of `ascent_samples` rows (SAM), workers take whole groups, which are cut into
+    micro-batches one by one.
+    """
+    groups, loads = plan.groups(step, ascent_samples), []
+    for rank in range(plan.workers):
+        parts = [plan.lengths[rows] for group in plan.deal_groups(groups, rank) for rows in group]
+        shapes = [(len(lengths), int(lengths.max())) for lengths in parts]
+        tokens, squares = (sum(rows * longest**power for rows, longest in shapes) for power in (1, 2))
+        loads.append(Load(len(shapes), sum(rows for rows, _ in shapes), tokens, squares))
+    return max(loads, key=lambda load: load.tokens + plan.part_cost * load.micro_batches)
 
 
 @dataclass(frozen=True)

@@ -58,13 +58,13 @@ def test_evidence_on_a_part(claims):
     assert part_cells(claims["C1"], effect_part) == {
         **{"part": "ScaLA - LAMB", "verdict": "✓ supported", "measured": "+0.767 points"},
         **{"interval": "+0.387 to +1.15 (95%)", "paper": "+0.8 points (inside)"},
-        **{"smallest effect or range": "+0.4 points", "seeds": "3", "rows": NOTHING, "paired SD": "0.15"},
-        **{"detectable": "0.499 points", "seeds to decide": NOTHING},
+        **{"smallest effect or range": "+0.4 points", "n": "3 seeds", "rows": NOTHING, "paired SD": "0.15"},
+        **{"detectable": "0.499 points", "n to decide": NOTHING},
     }
     assert part_cells(claims["C1"], no_worse_part)["smallest effect or range"] == "at least -0.4 points"
     assert part_cells(claims["C1"], factor)["paired SD"].endswith("(log)")
     open_part = part_cells(claims["C4"], claims["C4"].parts[0])
-    assert (open_part["verdict"], open_part["seeds to decide"]) == ("~ undecided", "51")
+    assert (open_part["verdict"], open_part["n to decide"]) == ("~ undecided", "51 seeds")
     assert part_cells(claims["C4"], claims["C4"].parts[1])["part"] == "slope per doubling (context)"
 
 

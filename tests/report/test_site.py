@@ -93,7 +93,7 @@ def test_texts_of_studies_are_shown_as_written(page, source):
 
 
 def test_a_claim_is_shown_with_effect_interval_verdict_and_its_figure(page):
-    assert "a over b is +0.5 points [+0.252, +0.748] (n=3): its 95% interval lies above 0" in page.text
+    assert "a over b is +0.5 points [+0.252, +0.748] (n=3 seeds): its 95% interval lies above 0" in page.text
     assert "✓ supported" in page.text
     assert "#figure-first" in page.links
 

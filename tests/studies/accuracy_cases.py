@@ -91,7 +91,7 @@ def results(accuracy=0.0, times=((1, 100.0, 60.0), (32, 50.0, 10.0)), noise=CLEA
     """Runs of the small batch and ScaLA, and timed steps: workers, seconds of the baseline and of ScaLA."""
     runs = methods([(SMALL_BATCH, 0.0), (SCALA_TUNED, accuracy)], noise, kind=None, workers=1, dev=90.0, **columns)
     timed = [
-        {"kind": SECONDS, "model": "m", "task": task, "method": variant.method, "workers": workers, "seed": step}
+        {"kind": SECONDS, "model": "m", "task": task, "method": variant.method, "workers": workers, "step": step}
         | {"seconds": seconds * math.exp(0.02 * luck)}
         for workers, *both in times
         for place, (variant, seconds) in enumerate(zip((SMALL_BATCH, SCALA_TUNED), both, strict=True))

@@ -40,6 +40,15 @@ def test_each_part_of_the_cost_alone_can_contradict(part, change):
     assert c7(phases(**change)).parts[part].verdict == "reversed"
 
 
+def test_three_forward_passes_presuppose_a_backward_of_two():
+    small_encoder = c7(phases(plain=1.0))
+    assert "a plain backward takes 1.0" in small_encoder.why
+    verdicts = [small_encoder.verdict_of(part) for part in small_encoder.parts]
+    assert verdicts == ["not testable here", *["supported"] * 4]
+    busy = c7(phases(plain=1.0).assign(cpu_share=0.4))
+    assert {busy.verdict_of(part) for part in busy.parts} == {"not testable here"}
+
+
 def test_a_step_counts_a_full_inner_backward_as_the_paper_does():
     # 1 + 1 + 1 + 4 + 0.5 and an inner backward of 2, that of a plain step, in place of the 1 for the noise alone
     whole, as_taken = c7(phases(spread=1e-6)).parts[3:]

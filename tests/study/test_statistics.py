@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from scala_lab.study.statistics import (
-    MAX_SEEDS,
+    MAX_N,
     Estimate,
     contrast,
     mean_interval,
@@ -149,7 +149,7 @@ def test_fewer_than_two_seeds_decide_nothing(values, n):
     assert not estimate.decided
     assert (estimate.low, estimate.high) == (-math.inf, math.inf)
     assert (estimate.p_above(0), estimate.p_below(100)) == (1.0, 1.0)
-    assert estimate.detectable() is estimate.seeds_needed(1.0) is None
+    assert estimate.detectable() is estimate.n_needed(1.0) is None
 
 
 def test_factors_that_are_not_positive_are_left_out():
@@ -178,24 +178,24 @@ def test_power_is_that_of_simulated_studies():
     draws = np.random.default_rng(1).normal(effect, 0.3, size=(40_000, 4))
     found = stats.ttest_1samp(draws, 0, axis=1).pvalue < 0.05
     assert found.mean() == pytest.approx(0.8, abs=0.01)
-    assert estimate.seeds_needed(effect) == 4
-    assert estimate.seeds_needed(0.99 * effect) == 5
+    assert estimate.n_needed(effect) == 4
+    assert estimate.n_needed(0.99 * effect) == 5
 
 
 def test_seeds_cannot_replace_rows():
     few_rows = Estimate(0.0, 4, se=0.25, df=5, sd=0.3, se_rows=0.2)
-    assert few_rows.seeds_needed(0.5) > MAX_SEEDS
-    assert few_rows.seeds_needed(1.0) < 10
-    assert few_rows.seeds_needed(1e9) == few_rows.seeds_needed(math.inf) == 2
-    assert Estimate(1.0, 4, se=0.15, df=3, sd=0.3, unit="x").seeds_needed(1.0) > MAX_SEEDS
+    assert few_rows.n_needed(0.5) > MAX_N
+    assert few_rows.n_needed(1.0) < 10
+    assert few_rows.n_needed(1e9) == few_rows.n_needed(math.inf) == 2
+    assert Estimate(1.0, 4, se=0.15, df=3, sd=0.3, unit="x").n_needed(1.0) > MAX_N
 
 
 @pytest.mark.parametrize(
     ("estimate", "text"),
     [
-        (mean_interval([0.7, 0.9], "points"), "+0.8 points [-0.471, +2.07] (n=2)"),
-        (mean_interval([2.0, 2.0], "x"), "2x [2, 2] (n=2)"),
-        (mean_interval([0.5]), "0.5 (n=1, no interval)"),
+        (mean_interval([0.7, 0.9], "points"), "+0.8 points [-0.471, +2.07] (n=2 seeds)"),
+        (mean_interval([2.0, 2.0], "x"), "2x [2, 2] (n=2 seeds)"),
+        (mean_interval([0.5]), "0.5 (n=1 seed, no interval)"),
         (mean_interval([]), "no value"),
     ],
 )

@@ -332,10 +332,10 @@ def test_the_record_is_json_without_nan(parts):
 def test_an_undecided_part_says_what_it_would_take():
     (part,) = record(CLAIM, [OPEN]).to_dict()["parts"]
     assert part["detectable"] == pytest.approx(OPEN.estimate.detectable())
-    assert part["seeds_needed"] == OPEN.estimate.seeds_needed(0.4)
+    assert part["n_needed"] == OPEN.estimate.n_needed(0.4)
     hopeless = effect("A minus B", between(-90.0, 90.0), 0.8)
     (part,) = record(CLAIM, [hopeless]).to_dict()["parts"]
-    assert part["seeds_needed"] == "more than 1,000"
+    assert part["n_needed"] == "more than 1,000"
 
 
 @pytest.mark.parametrize(
@@ -343,24 +343,38 @@ def test_an_undecided_part_says_what_it_would_take():
     [
         (
             [UP],
-            "up is +0.6 points [+0.2, +1] (n=4): its 95% interval lies above 0, and contains the paper's +0.8 points.",
+            "up is +0.6 points [+0.2, +1] (n=4 seeds): its 95% interval lies above 0, and contains the paper's +0.8 "
+            "points.",
         ),
         (
             [NULL],
-            "null is +0 points [-0.3, +0.3] (n=4): its 95% interval lies below +0.4 points (half of the paper's).",
+            "null is +0 points [-0.3, +0.3] (n=4 seeds): its 95% interval lies below +0.4 points (half of the "
+            "paper's).",
         ),
-        ([DOWN], "down is -0.75 points [-1, -0.5] (n=4): its 95% interval lies below 0."),
+        ([DOWN], "down is -0.75 points [-1, -0.5] (n=4 seeds): its 95% interval lies below 0."),
         (
             [OPEN],
-            "open is +0.25 points [-0.5, +1] (n=4): neither 0 nor +0.4 points is excluded; with 4 seeds, four of "
+            "open is +0.25 points [-0.5, +1] (n=4 seeds): neither 0 nor +0.4 points is excluded; with 4 seeds, four of "
             "five studies would find an effect of 1 points; about 13 seeds would decide it.",
         ),
         (
             [no_worse("A minus B", between(-0.9, -0.5), 0.4)],
-            "A minus B is -0.7 points [-0.9, -0.5] (n=4): its 95% interval lies outside of the claimed range, at least "
-            "-0.4 points.",
+            "A minus B is -0.7 points [-0.9, -0.5] (n=4 seeds): its 95% interval lies outside of the claimed range, at "
+            "least -0.4 points.",
         ),
     ],
 )
 def test_why_reads_as_a_person_would_say_it(parts, why):
     assert record(CLAIM, parts).why == why
+
+
+def test_sentences_name_the_unit_of_replication():
+    times = mean_interval([1.5, 2.0, 2.6], "x", counts="timed steps")
+    assert str(times) == "1.98x [1, 3.93] (n=3 timed steps)"
+    why = record(CLAIM, [within("cost", times, 1.9, 3.5)]).why
+    assert "seed" not in why
+    assert "with 3 timed steps, four of five" in why
+    assert "timed steps would decide it" in why
+    one = record(CLAIM, [within("cost", mean_interval([2.0], "x", counts="problems"), 1.9, 3.5)])
+    assert one.why == "cost is 2x (n=1 problem, no interval): 1 problem gives no interval."
+    assert one.to_dict()["parts"][0]["counts"] == "problems"

@@ -50,7 +50,20 @@ def test_fit_finds_the_constants_that_made_the_times():
 def test_a_plan_s_load_is_that_of_its_padded_micro_batches():
     plan = BatchPlan(np.array([9, 7, 7, 5, 3, 2]), batch_size=6, micro_batch=2, workers=2, part_cost=100)
     # (9 7), (7 5) and (3 2) are dealt whole, and the last two are more than the first
-    assert planned_load(plan, plan.global_batch(0)) == Load(2, 4, 7 + 7 + 3 + 3, 49 + 49 + 9 + 9)
+    assert planned_load(plan, 0) == Load(2, 4, 7 + 7 + 3 + 3, 49 + 49 + 9 + 9)
+
+
+def test_groups_of_sam_are_cut_and_dealt_one_by_one():
+    lengths = np.array([9, 7, 7, 5, 3, 2])
+    plan = BatchPlan(lengths, batch_size=6, micro_batch=6, workers=2, part_cost=100)
+    groups = plan.groups(0, 2)  # of two rows in the order of the shuffle: a micro-batch each, two on one worker
+    padded = [2 * int(lengths[group].max()) for group in groups]
+    load = planned_load(plan, 0, 2)
+    assert (load.micro_batches, load.rows) == (2, 4)
+    assert load.tokens == sum(padded) - max(padded)
+    # one group of all rows is dealt as any other step's
+    assert planned_load(plan, 0, 6) == planned_load(plan, 0)
+    assert planned_load(replace(plan, workers=1), 0, 2) == Load(3, 6, sum(padded), sum(size**2 / 2 for size in padded))
 
 
 def test_a_step_is_the_sum_of_its_parts():
