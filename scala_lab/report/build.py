@@ -21,10 +21,9 @@ from scala_lab.config import RunSpec, leaves
 from scala_lab.errors import UserError
 from scala_lab.files import check_writable, new_folder, write_json, write_text
 from scala_lab.methods.recipes import find_recipe
-from scala_lab.report.arms import arms_table, tuning_table
 from scala_lab.report.chapter import MANIFEST_FILE, Chapter, Manifest, Piece, figure_piece, read_chapter, table_piece
 from scala_lab.report.figures.forest import SIGNS, forest_figure
-from scala_lab.report.tables import NOTHING, heading_groups
+from scala_lab.report.tables import NOTHING, arms_table, heading_groups, tuning_table
 from scala_lab.study.api import Drawing
 from scala_lab.study.statistics import FACTOR, MAX_N
 from scala_lab.study.verdicts import ClaimRecord, Part, number_text, range_text
@@ -50,11 +49,11 @@ def check_report_folder(folder: Path, manifest: Manifest) -> Manifest | None:
         if folder.is_dir() and any(folder.iterdir()):
             raise UserError(f"{folder} is not empty and holds no {MANIFEST_FILE}: choose another --out")
         return None
-    if any(
-        getattr(present, name) != getattr(manifest, name) for name in ("profile", "model", "device", "seeds", "tasks")
-    ):
-        given = (present.profile, present.model, *present.tasks, *map(str, present.seeds), f"on {present.device}")
-        other = " ".join(word for word in given if word)
+    old, new = (
+        (one.profile, one.model, *one.tasks, *map(str, one.seeds), f"on {one.device}") for one in (present, manifest)
+    )
+    if old != new:
+        other = " ".join(filter(None, old))
         raise UserError(f"{folder} holds the report of other runs ({other}): choose another --out")
     return present
 
@@ -68,10 +67,8 @@ def write_report(folder: Path, manifest: Manifest, records: Records) -> list[Cha
     chapters = [read_chapter(reference, profile, records) for reference in manifest.studies]
     if not any(chapter.failure and not chapter.ids for chapter in chapters):  # else the needed records are unknown
         ids = frozenset[str]().union(*(chapter.ids for chapter in chapters))
-        runs, measurements = (
-            {key: record for key, record in kind.items() if key in ids} for kind in (records.runs, records.measurements)
-        )
-        records = Records(runs, measurements)
+        kinds = (records.runs, records.measurements)
+        records = Records(*({key: record for key, record in kind.items() if key in ids} for kind in kinds))
     with _locked(folder):
         records.write(folder)
         manifest.write(folder)
@@ -105,8 +102,9 @@ def all_claims(chapters: Sequence[Chapter]) -> list[ClaimRecord]:
 
 
 def _draw(folder: Path, manifest: Manifest, profile: Profile, chapters: Sequence[Chapter], records: Records) -> None:
-    claims = all_claims(chapters)
-    figures, tables = [], _own_tables(chapters, records)
+    claims, figures = all_claims(chapters), []
+    own_tables = {"arms": arms_table(chapters, records), "tuning": tuning_table(chapters)}
+    tables = [table_piece(stem, table) for stem, table in own_tables.items() if len(table.frame)]
     if any(record.parts for record in claims):
         caption = "Every part of every claim: the paper's value, the interval measured here, and what would count."
         figures = [figure_piece("claims-forest", Drawing("", forest_figure(claims), caption), profile)]
@@ -116,11 +114,6 @@ def _draw(folder: Path, manifest: Manifest, profile: Profile, chapters: Sequence
     write_text(folder / "claims.md", claims_markdown(claims, worth(profile, records)))
     own = {piece.stem: piece for piece in (*figures, *tables)}
     write_text(folder / PAGE, render_page(manifest, profile, chapters, claims, records, own))
-
-
-def _own_tables(chapters: Sequence[Chapter], records: Records) -> list[Piece]:
-    tables = {"arms": arms_table(chapters, records), "tuning": tuning_table(chapters)}
-    return [table_piece(stem, table) for stem, table in tables.items() if len(table.frame)]
 
 
 def _write_pieces(folder: Path, pieces: Sequence[Piece]) -> None:

@@ -25,9 +25,9 @@ MEASUREMENT_VERSION = 1
 class Measurement:
     """A function of trained runs or of settings alone: the curvature of a checkpoint, a timing.
 
-    Like a run it is computed once and stored under the hash of all that determines it. The function stands at the top
-    level of a module, so that other processes can import it; it takes the runs `of`, which are trained first, and the
-    plain `settings` as keywords, and returns a flat dict of JSON values. It runs `alone` if it measures time.
+    The function stands at the top level of a module, so that other processes can import it; it takes the runs `of`,
+    which are trained first, and the plain `settings` as keywords, and returns a flat dict of JSON values. It runs
+    `alone` if it measures time.
     """
 
     function: Callable[..., dict[str, Any]]
@@ -121,8 +121,7 @@ class Job:
 def find_trunks(runs: Mapping[str, RunSpec]) -> dict[str, str]:
     """Return which of these runs, resolved and by key, can branch off which other one, their trunk.
 
-    The trunk of runs with one prefix is the one with the most plain epochs, such as LAMB's for ScaLA's; the first of
-    equals.
+    The trunk of runs with one prefix is the first one with the most plain epochs, such as LAMB's for ScaLA's.
     """
     groups: dict[str, list[str]] = defaultdict(list)
     for key, spec in runs.items():

@@ -196,12 +196,7 @@ def measure_speed(spec: RunSpec) -> Speed:
 
 def mean_tokens(spec: RunSpec) -> float:
     """Return the mean number of tokens of the rows in the sample."""
-    return float(_sample_of(spec).train.lengths.mean())
-
-
-def _sample_of(spec: RunSpec) -> Prepared:
-    data = all_rows(spec.data)
-    return _sample(data, spec.encoder.model)
+    return float(_sample(all_rows(spec.data), spec.encoder.model).train.lengths.mean())
 
 
 @functools.lru_cache(maxsize=32)
@@ -223,7 +218,7 @@ def _measure(spec: RunSpec) -> Speed:
     from scala_lab.training.distributed import join_world
     from scala_lab.training.trainer import Training
 
-    rows = _sample_of(spec)
+    rows = _sample(all_rows(spec.data), spec.encoder.model)
     batch_size = min(spec.batches.batch_size, 2 * spec.batches.micro_batch, len(rows.train))
     plain = replace(spec, recipe=RunSpec.of(method="plain").recipe)
     plain = plain.override(optimizer=spec.optim.optimizer, max_steps=None, batch_size=batch_size).resolved()

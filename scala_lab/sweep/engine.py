@@ -68,7 +68,7 @@ class Executor(AbstractContextManager["Executor"]):
 
     @abstractmethod
     def running(self) -> list[Job]:
-        """Return the jobs that run at this moment."""
+        """Return the jobs that run now, or ran when that was last asked."""
 
     @abstractmethod
     def at_once(self) -> float:
@@ -88,17 +88,15 @@ def run_sweep(
 
     Equal cells are computed once. A run that diverged or failed, or a measurement that failed, is recorded as such and
     does not stop the sweep; what failed in an earlier sweep stays so unless `retry_failed`. With `progress`, stderr
-    shows what is done, running and left. A run saves its state every `save_every` seconds, to continue from it.
+    shows what is done, running and left. A run saves its state every `save_every` seconds.
 
     Runs that differ only in the method's options wait for the one with the most plain steps, their trunk, and start
     from the states that it keeps until they have ended.
     """
-    cells = list(cells)
+    cells, root = list(cells), store.root.absolute()
     check_writable(store.root, "a store of runs is a folder")
-    jobs = {
-        key: Job(_resolved(item), store.root.absolute(), save_every, retry_failed)
-        for key, item in unique_items(cells).items()
-    }
+    items = {key: _resolved(item) for key, item in unique_items(cells).items()}
+    jobs = {key: Job(item, root, save_every, retry_failed) for key, item in items.items()}
     _Sweep(jobs, store, executor, Console(stderr=True, quiet=not progress)).run()
     return store.records(cells)
 
@@ -136,16 +134,12 @@ class _Sweep:
         costs = {key: expected_cost(job.item) for key, job in jobs.items()}
         left_costs = {key: expected_cost(runs[key], branch=True) if key in self.trunks else costs[key] for key in jobs}
         # The longest first, so that no long run is left over when the others are done; the dict is the queue.
-        longest_first = sorted(jobs, key=lambda key: -left_costs[key])
-        self.left = {
-            key: replace(jobs[key], keep_states=tuple(sorted(keep[key])))
-            for key in longest_first
-            if key not in self.ended
-        }
+        queue = sorted((key for key in jobs if key not in self.ended), key=lambda key: -left_costs[key])
+        self.left = {key: replace(jobs[key], keep_states=tuple(sorted(keep[key]))) for key in queue}
         self.started: set[str] = set()
         self.locked: set[str] = set()
         self.steps_at_death: dict[str, int] = {}
-        self.view = SweepView(jobs, costs, self.ended, console, left_costs)
+        self.view = SweepView(jobs, costs, left_costs, self.ended, console)
 
     def run(self) -> None:
         """Start jobs and handle their endings until none is left."""
@@ -237,24 +231,23 @@ class _Sweep:
 class SweepView(AbstractContextManager["SweepView"]):
     """Shows how many jobs are done, running, failed and left, and for how long: live on a terminal, else line by line.
 
-    It is given all jobs and their costs by key, the statuses of those that had ended before the sweep, and the costs of
-    what is left to do, which are smaller for branches.
+    `jobs` are all by key, with their costs whole and as far as they are left to do (less for branches), `statuses`
+    those that had ended before the sweep.
     """
 
     def __init__(
         self,
         jobs: Mapping[str, Job],
         costs: Mapping[str, float],
+        left_costs: Mapping[str, float],
         statuses: Mapping[str, str],
         console: Console,
-        left_costs: Mapping[str, float] | None = None,
     ) -> None:
-        self._left_costs = left_costs or costs
-        self._jobs, self._costs, self._statuses, self._console = jobs, costs, dict(statuses), console
+        self._jobs, self._costs, self._left_costs = jobs, costs, left_costs
+        self._statuses, self._console = dict(statuses), console
         self._pace, self._at_once = Pace(), 1.0
-        self._live: Live | None = None
-        if console.is_terminal and not console.quiet:
-            self._live = Live(console=console, auto_refresh=False, transient=True)
+        live = console.is_terminal and not console.quiet
+        self._live = Live(console=console, auto_refresh=False, transient=True) if live else None
 
     def __enter__(self) -> SweepView:
         if self._live:
@@ -284,13 +277,12 @@ class SweepView(AbstractContextManager["SweepView"]):
         self._at_once = at_once
         if not self._live:
             return
-        lines = [Text(self._summary(), style="bold")]
-        lines += [Text(f"  running  {job.item.name}", no_wrap=True) for job in running[:MAX_NAMES]]
-        if len(running) > MAX_NAMES:
-            lines.append(Text(f"  and {len(running) - MAX_NAMES} more"))
-        lines += [Text(f"  waiting for another sweep  {job.item.name}", no_wrap=True) for job in locked[:MAX_NAMES]]
+        lines = [f"running  {job.item.name}" for job in running[:MAX_NAMES]]
+        lines += [f"and {len(running) - MAX_NAMES} more"] if len(running) > MAX_NAMES else []
+        lines += [f"waiting for another sweep  {job.item.name}" for job in locked[:MAX_NAMES]]
         bar = ProgressBar(total=max(1, len(self._jobs)), completed=len(self._statuses), width=None)
-        self._live.update(Group(bar, *lines), refresh=True)
+        texts = (Text(f"  {line}", no_wrap=True) for line in lines)
+        self._live.update(Group(bar, Text(self._summary(), style="bold"), *texts), refresh=True)
 
     def _summary(self) -> str:
         counts = Counter(self._statuses.values())
@@ -356,7 +348,7 @@ def _measure(store: RunStore, measurement: Measurement, threads: int) -> Outcome
             started = time.perf_counter()
             _reset_process(threads)
             result = measurement.compute(runs)
-        store.record_measurement(measurement, result=result, seconds=time.perf_counter() - started)
+        store.record_measurement(measurement, result, seconds=time.perf_counter() - started)
     except Exception as error:  # noqa: BLE001 - any error belongs to this measurement alone
         store.record_failure(measurement, *_describe(error), seconds=time.perf_counter() - started)
     return "done"

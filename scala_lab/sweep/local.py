@@ -30,10 +30,9 @@ MAX_FAILED_STARTS = 3
 
 
 class LocalPool(Executor):
-    """Long-lived worker processes on this machine; by default as many jobs at once as the cores have room for.
+    """Worker processes, by default as many at once as the cores have room for; they end when this process is gone.
 
-    A worker that dies takes only its job with it; the next job gets a new one. All workers end when this process is
-    gone, however it ended.
+    A worker that dies takes only its job with it; the next job gets a new one.
     """
 
     def __init__(self, processes: int | None = None) -> None:

@@ -88,21 +88,17 @@ def run_record(result: RunResult) -> dict[str, Any]:
     The latter is one bit a row in base64, by split, without the rows that settings are chosen or fitted on. The command
     line is left out: the spec says what was run, and a published report should show nobody's paths.
     """
+    from scala_lab.training.run_dir import packed_correct
+
     record = {name: result.record[name] for name in RUN_FIELDS if name in result.record}
     if "environment" in record:
         record["environment"] = {name: value for name, value in record["environment"].items() if name != "command"}
-    from scala_lab.training.run_dir import packed_correct
-
     log = result.folder / "metrics.jsonl"
-    steps = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.is_file() else []
+    steps = map(json.loads, log.read_text(encoding="utf-8").splitlines() if log.is_file() else ())
     columns = ("epoch", "loss", "divergence")
-    record["epochs"] = [
-        {**{name: step.get(name) for name in columns}, **step["eval"]} for step in steps if "eval" in step
-    ]
-    packed = packed_correct(result.folder)
-    record["correct"] = {
-        split: base64.b64encode(bits).decode() for split, bits in packed.items() if split not in ("train", "tuning")
-    }
+    record["epochs"] = [{name: step.get(name) for name in columns} | step["eval"] for step in steps if "eval" in step]
+    packed = {split: bits for split, bits in packed_correct(result.folder).items() if split not in ("train", "tuning")}
+    record["correct"] = {split: base64.b64encode(bits).decode() for split, bits in packed.items()}
     return record
 
 
@@ -193,16 +189,8 @@ class RunStore:
             fcntl.flock(handle, fcntl.LOCK_EX if runs_alone(item) else fcntl.LOCK_SH)
             yield
 
-    def record_measurement(
-        self,
-        measurement: Measurement,
-        *,
-        result: dict[str, Any] | None = None,
-        error: str | None = None,
-        trace: str | None = None,
-        seconds: float = 0.0,
-    ) -> None:
-        """Record the result of a measurement, which failed if there is none."""
+    def record_measurement(self, measurement: Measurement, result: dict[str, Any] | None, **more: Any) -> None:
+        """Record a measurement, which failed if it has no result; `more` are error, seconds and traceback."""
         record = {
             "id": measurement.id,
             "name": measurement.name,
@@ -211,32 +199,23 @@ class RunStore:
             "of": [spec.run_id for spec in measurement.of],
             "status": "failed" if result is None else "finished",
             "result": result or {},
-            "error": error,
-            "seconds": seconds,
+            "error": None,
+            "seconds": 0.0,
         }
-        write_json(self.measurement_file(measurement), {**record, "traceback": trace} if trace else record)
+        write_json(self.measurement_file(measurement), record | more)
 
     def record_failure(self, item: WorkItem, error: str, trace: str | None = None, seconds: float = 0.0) -> None:
         """Record that a run or a measurement failed, and why."""
+        why = {"error": error, "traceback": trace} if trace else {"error": error}
         if isinstance(item, Measurement):
-            self.record_measurement(item, error=error, trace=trace, seconds=seconds)
+            self.record_measurement(item, None, seconds=seconds, **why)
             return
         spec = item.resolved()
-        record = {
-            "id": spec.run_id,
-            "name": spec.name,
-            "spec": spec.to_dict(),
-            "fingerprints": {},
-            "metrics": {},
-            "steps": 0,
-            "steps_done": 0,
-            "skipped_rows": {},
-            **(self.record(item) or {}),
-            "status": "failed",
-            "error": error,
-            **({"traceback": trace} if trace else {}),
+        record = self.record(item) or {
+            **{"id": spec.run_id, "name": spec.name, "spec": spec.to_dict(), "fingerprints": {}, "metrics": {}},
+            **{"steps": 0, "steps_done": 0, "skipped_rows": {}},
         }
-        write_json(self.run_folder(item) / "run.json", record)
+        write_json(self.run_folder(item) / "run.json", {**record, "status": "failed", **why})
 
     def forget_failure(self, item: WorkItem) -> None:
         """Delete the record of what failed, so that it is tried again; a run's saved state stays."""
@@ -260,9 +239,8 @@ def unique_items(cells: Iterable[Cell]) -> dict[str, WorkItem]:
 def check_same_inputs(store: RunStore, items: Iterable[WorkItem]) -> None:
     """Refuse a store whose runs of these specs were trained on other data or another model than those available now.
 
-    A run's id covers the names of its task and model, not their contents. A run that is trained or resumed compares
-    contents by itself; this is for runs that a sweep only reads. Inputs that are absent are not compared, so that
-    reports can be drawn without the data.
+    A run's id covers the names of its task and model, not their contents; this compares them for runs that a sweep
+    only reads. Inputs that are absent are not compared, so that reports can be drawn without the data.
     """
     fingerprint = cache(_fingerprint)
     for spec in (item for item in items if isinstance(item, RunSpec)):

@@ -94,11 +94,10 @@ def ascent_gaps(
 ) -> dict[str, Any]:
     """Measure how the gap of projected gradient ascent shrinks, on random problems with S/C = ratio, without any run.
 
-    Returns:
-        Of each problem: `factor` and `worst_factor`, geometric mean and maximum of gap_{t+1} / gap_t; `bend`, the slope
-        of log gap over the second half of the steps relative to the first (1 on a straight line, 1/3 or less for an
-        error that falls like a power of t); `left`, the relative gap after the last step, rounding counted as 0. And
-        `median_gap` over the steps, relative to the first.
+    The result has of each problem `factor` and `worst_factor`, geometric mean and maximum of gap_{t+1} / gap_t; `bend`,
+    the slope of log gap over the second half of the steps relative to the first (1 on a straight line, 1/3 or less for
+    an error that falls like a power of t); `left`, the relative gap after the last step, rounding counted as 0. And
+    `median_gap` over the steps, relative to the first.
     """
     rng = np.random.default_rng([seed, round(1000 * ratio)])
     rows = np.stack([random_quadratic(kind, ratio, rng).ascend(steps) for _ in range(problems)])

@@ -238,13 +238,11 @@ def envelope_gradients(
 ) -> dict[str, Any]:
     """Measure E ||grad g_{1/2alpha}(xbar)||^2 for several T, xbar uniform among the iterates of a run of T steps.
 
-    Replica r has the same x_0 and the same noise under every setting, so that settings can be compared in pairs.
-    Nothing is trained: `runs` is not used. With `ascent_steps` the inner player is PGA with that many steps, else one
-    with error `epsilon`. The batch grows with T as the theorem says, or is one sample per step.
-
-    Returns:
-        For each T `squared_gradient_T`, a list over replicas, and `bound_T`, the printed right side; `steps`,
-        `batches`, `gap` (D, its mean over the starts), `gradient_bound` (G) and `largest_alpha`.
+    Replica r has the same x_0 and the same noise under every setting, so that settings can be compared in pairs. With
+    `ascent_steps` the inner player is PGA with that many steps, else one with error `epsilon`. The batch grows with T
+    as the theorem says, or is one sample per step. The result has for each T `squared_gradient_T`, a list over
+    replicas, and `bound_T`, the printed right side; `steps`, `batches`, `gap` (D, its mean over the starts),
+    `gradient_bound` (G) and `largest_alpha`.
     """
     problem = grouped_problem(kappa)
     inner = ascent(ascent_steps) if ascent_steps else off_by(epsilon)

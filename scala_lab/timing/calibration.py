@@ -1,10 +1,8 @@
 """The constants of this machine's time model, from about a minute of measuring its pieces.
 
-One worker computes synthetic batches of several shapes, and updates, through the trainer's own step; then as many
-workers as fill the cores compute at once and exchange messages; and workers on two hosts of this machine exchange
-messages over links of given rates, where it can have hosts. What one worker takes alone is measured while the others
-wait, in turns with what all take at once, so that their ratio does not depend on what the machine does over a minute.
-No step of a run is timed, so that runs can tell whether the model is right.
+The pieces are computing on synthetic batches of several shapes and updates, both through the trainer's own step, by one
+worker alone and in turns by as many as fill the cores; and messages, between these and between two hosts of this
+machine. No step of a run is timed, so that runs can tell whether the model is right.
 """
 
 from __future__ import annotations
@@ -51,11 +49,7 @@ MIN_ROUNDS, MAX_ROUNDS = 3, 15
 
 @dataclass(frozen=True)
 class Calibration:
-    """The measured constants of a `StepModel`.
-
-    `cores` workers fill a host; `links` are `WITHIN` and those between hosts, by rate. Updates have a crowding of their
-    own, because they are bound by memory, which cores share.
-    """
+    """The measured constants of a `StepModel`; `cores` workers fill a host, `links` are `WITHIN` and others by rate."""
 
     plain: Compute
     noise: Compute
@@ -143,9 +137,8 @@ def _crowding(timings: Iterable[Mapping[str, list[float]]]) -> float:
 def measure_pieces(specs: Mapping[str, RunSpec], world: World, *, seconds: float) -> dict[str, Any]:
     """Measure the pieces of a step, each for about so long, as one of the workers; the first one's result is complete.
 
-    It has, as `plain` and `noise`, loads and seconds of one worker's computing `alone`, by shape; as `crowd`, for some
-    shapes also those of the slowest of all workers `together`; `updates` has both by optimizer, and `messages` bytes
-    and seconds of all-reduces.
+    It has `loads` and seconds `alone` of `plain` and `noise` by shape, and of all workers `together` too of the `crowd`
+    and of `updates` by optimizer; and `bytes` and `seconds` of all-reduces as `messages`.
     """
     timer = _PieceTimer(specs, world, seconds)
     pieces: dict[str, Any] = {kind: timer.computing(kind, SHAPES) for kind in ("plain", "noise")}
@@ -207,9 +200,7 @@ class _PieceTimer:
             return {}
         return {"bytes": list(map(float, sizes)), "seconds": np.median(np.min(everyone, axis=0), axis=0).tolist()}
 
-    def _repeat(
-        self, pieces: list[Callable[[], Any]], together: bool, fill_caches: bool = False
-    ) -> dict[str, list[float]]:
+    def _repeat(self, pieces: list[Callable[[], Any]], together: bool, fill_caches: bool = False) -> dict[str, Any]:
         """Time pieces in turns; only the first worker has a result.
 
         It is seconds by piece: of the first worker `alone`, while the others wait; and of the slowest worker, all

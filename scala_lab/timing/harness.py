@@ -1,13 +1,12 @@
 """Time training steps of several methods in turns, in this process or in P workers.
 
-Methods take turns within every step and share its rows, so that what drifts on the machine affects all of them alike
-and their steps can be compared in pairs. Communication is measured, not inferred: several workers run each step with
-the all-reduce and again without it, on the same rows. The trainer overlaps no computing with the all-reduce: the phases
-of a step sum to the step, and what it takes longer than without communication is exposed communication. A worker that
-computes has a core to itself; where other processes took more than `MAX_LOST` of its time, all workers repeat the step.
+Methods take turns within every step and share its rows, so that drift of the machine affects all alike and steps can be
+compared in pairs. Several workers run each step with the all-reduce and again without it, on the same rows: what it
+takes longer is exposed communication, as the trainer overlaps no computing with the all-reduce. Where other processes
+took more than `MAX_LOST` of a worker's time, all workers repeat the step.
 
-`phases` and `step_times` are what studies measure; calibrations and cost estimates use the parts. Studies import this
-module to declare their measurements, so torch is imported only where something is timed.
+`phases` and `step_times` are what studies measure, who import this module to declare it: torch is imported only where
+something is timed.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from scala_lab.clock import PHASES
 from scala_lab.config import RunSpec
 from scala_lab.files import write_json
 from scala_lab.methods.cost import passes_per_sample
@@ -56,9 +55,8 @@ def phases(
 ) -> dict[str, Any]:
     """Measure the seconds of each phase of a step in this process, methods in turns, after some steps of warm-up.
 
-    Each run stands for a method, all on the same task and batch size; only its spec is used. The result has
-    `method:phase` as a list over steps for every phase of a method, `method:step` for the whole step, and `cpu_share`:
-    the share of the time in which this process was computing, per thread; well below 1 on a busy machine.
+    Each run stands for a method; only its spec is used. The result has lists over steps, `method:phase` and, for the
+    whole step, `method:step`; and `cpu_share`, the share of the time in which each thread was computing.
     """
     wall, cpu = time.perf_counter(), time.process_time()
     from scala_lab.training.distributed import join_world
@@ -101,15 +99,13 @@ def step_times(
 
 
 def time_steps(specs: Mapping[str, RunSpec], world: World, *, steps: int, warmup: int) -> dict[str, Any]:
-    """Time the steps of specs as one of the workers; the first worker's result is complete.
+    """Time the steps of specs as one of the workers, one task after another; the first worker's result is complete.
 
-    Tasks follow one another, so that only the models of one task are in memory at a time. The result has lists over
-    steps, by `name:quantity`: seconds of a `step` and of its phases on the first worker, whose all-reduce is sending
-    and waiting for the slowest worker; of a step `without` communication on the slowest worker; of the `exchange`, the
-    all-reduce on the worker that reaches it last and so waits for nobody; `samples`, `tokens` (without padding) and
-    `flops` over all workers; and `load micro_batches` and so on of the worker with most to do. Also
-    `name:steps_per_epoch`, `gradient_bytes`, the one message of a step, and `matmul_rate`, the operations per second
-    of all workers together in products of large matrices.
+    It has lists over steps, by `name:quantity`: seconds of a `step` and of its phases on the first worker, whose
+    all-reduce includes waiting for the slowest worker; of a step `without` communication on the slowest worker; of the
+    `exchange`, the all-reduce on the worker that reaches it last and so waits for nobody; `samples`, `tokens` (without
+    padding) and `flops` over all workers; and `load micro_batches` and so on of the worker with most
+    to do. Also `name:steps_per_epoch`, `gradient_bytes`, and `matmul_rate`, of all workers together.
     """
     barrier(world)
     rates = world.gather(matmul_rate(world, next(iter(specs.values())).machine.precision))
@@ -130,7 +126,7 @@ def _take_turns(trainings: Mapping[str, TimedTraining], world: World, steps: int
         for name, timed in trainings.items():
             for silent in (False, True) if step % 2 == 0 else (True, False):
                 if world.size > 1 or not silent:
-                    own[name, silent].append(timed.step(step, silent))
+                    own[name, silent].append(undisturbed(partial(timed.attempt, step, silent), timed.world))
     everyone = world.gather(own)
     if everyone is None:
         return {}
@@ -162,26 +158,22 @@ class TimedTraining:
         self.training.model.train()
         self.world, self.silent_world = world, _silent(world)
 
-    def step(self, step: int, silent: bool) -> dict[str, float]:
-        """Run a step until it was undisturbed; returns seconds by phase, and of the whole under `step`."""
-        return undisturbed(lambda: self.attempt(step, silent), self.world)
-
     def attempt(self, step: int, silent: bool = False) -> tuple[dict[str, float], float]:
-        """Run a step once; returns the seconds, and the share lost to other processes outside of the all-reduce."""
+        """Run a step once; returns seconds by phase and of the whole `step`, and the share lost to other processes."""
         training = self.training
+
+        def run() -> None:
+            training.accumulate(step)
+            with training.clock.phase("optimizer"):
+                training.update(step)
+
         training.world = self.silent_world if silent else self.world
         barrier(training.world)  # what a worker lost before the step is no communication
         before = training.clock.totals()
-        whole, idle = time_call(lambda: self._run(step), training.world)
-        after = training.clock.totals()
-        seconds = {phase: after[phase] - before.get(phase, 0.0) for phase in PHASES if phase in after}
+        whole, idle = time_call(run, training.world)
+        seconds = {phase: total - before.get(phase, 0.0) for phase, total in training.clock.totals().items()}
         waited = seconds["all-reduce"]
         return {**seconds, STEP: whole}, max(0.0, idle - waited) / (whole - waited)
-
-    def _run(self, step: int) -> None:
-        self.training.accumulate(step)
-        with self.training.clock.phase("optimizer"):
-            self.training.update(step)
 
     def work(self, steps: Sequence[int]) -> dict[str, list[float]]:
         """Count samples, tokens and operations of steps over all workers, and the load of the busiest."""
@@ -211,9 +203,7 @@ def _silent(world: World) -> World:
 
 @dataclass(frozen=True)
 class ForwardFlops:
-    """Floating-point operations of a forward pass over a row of T tokens, an addition and a product counted as two.
-
-        flops(T) = per_row + per_token * T + per_square * T^2
+    """Floating-point operations of a forward pass over a row of T tokens: per_row + per_token * T + per_square * T^2.
 
     Linear layers give the first two, attention the third: q k^T and its product with v take 2 T^2 d each, in every
     layer. Embeddings, normalisation, activations and padding are not counted.

@@ -7,10 +7,6 @@ a real network of that rate, while workers of one host use its loopback.
 Nothing has to be cleaned up: a namespace has no name and lives as long as a process in it, a holder that ends when its
 standard input closes, which the system does when this process is gone, even by kill -9. Processes that were started on
 a host get SIGTERM at the same moment. Interfaces, bridge and shaping vanish with their namespaces.
-
-Example:
-    >>> with open_hosts(2, rate="200mbit") as hosts:  # doctest: +SKIP
-    ...     train(RunSpec.of(task="mini-sst2", workers=2), launcher=hosts)
 """
 
 from __future__ import annotations
@@ -52,10 +48,7 @@ class Hosts:
     def start(
         self, arguments: Sequence[str], machine: MachineSpec, environment: dict[str, str]
     ) -> list[subprocess.Popen[bytes]]:
-        """Start a run's workers as `python ARGUMENTS`, dealt evenly, by one torchrun on each host; return these.
-
-        The environment is added to this process's own.
-        """
+        """Start a run's workers as `python ARGUMENTS`, dealt evenly, by one torchrun on each host; return these."""
         count = len(self.holders)
         if machine.workers % count:
             raise UserError(f"{machine.workers} workers cannot be dealt evenly to {count} hosts")
@@ -111,12 +104,7 @@ def unsupported_reason() -> str | None:
 
 
 def bits_per_second(rate: str) -> float:
-    """Parse a rate as tc writes it.
-
-    Example:
-        >>> bits_per_second("200mbit")
-        200000000.0
-    """
+    """Parse a rate as tc writes it, such as 200mbit."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]bit)", rate)
     if match is None or float(match[1]) == 0:
         raise UserError(f"a link's rate is a number with kbit, mbit or gbit, such as 200mbit, not {rate!r}")

@@ -10,14 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scala_lab.report.arms import arms_table, tuning_table
 from scala_lab.report.build import part_cells, write_report
 from scala_lab.report.chapter import Manifest, read_chapter
 from scala_lab.report.figures.accuracy import difference_figure
 from scala_lab.report.figures.forest import forest_figure
 from scala_lab.report.figures.style import figure_files
 from scala_lab.report.figures.timing import worker_lines
-from scala_lab.report.tables import NOTHING
+from scala_lab.report.tables import NOTHING, arms_table, tuning_table
 from scala_lab.study.statistics import mean_interval
 from scala_lab.study.verdicts import effect
 from tests.report.own_studies import forgotten_imports, records_of, write_five, write_study
@@ -41,7 +40,7 @@ def claims(five):
 
 
 WORTH = (
-    "embedded profile, embedded (0.7M parameters), 4,096 training rows, 48 steps at B=32, 48 steps at B=256, 3 seeds; "
+    "embedded profile, embedded (0.7M parameters), 4,096 training rows, 48 steps at B=32, 48 steps at B=128, 3 seeds; "
     "demonstration: a 0.2M-parameter encoder on generated text"
 )
 TALLY = "2 supported, 1 no effect of the claimed size, 1 reversed, 1 undecided, 2 not testable here"

@@ -24,7 +24,8 @@ def watched(tmp_path):
         out = io.StringIO()
         console = Console(file=out, force_terminal=terminal, quiet=quiet, width=100, legacy_windows=False)
         jobs = {spec.run_id: Job(spec, tmp_path) for spec in SPECS}
-        with SweepView(jobs, dict.fromkeys(jobs, 10.0), {SPECS[0].run_id: "finished"}, console) as view:
+        costs = dict.fromkeys(jobs, 10.0)
+        with SweepView(jobs, costs, costs, {SPECS[0].run_id: "finished"}, console) as view:
             view.update([jobs[SPECS[1].run_id], jobs[SPECS[2].run_id]], [jobs[SPECS[3].run_id]], 2.0)
             view.learn(SPECS[1].run_id, 30.0)
             view.end(SPECS[1].run_id, "diverged")

@@ -114,9 +114,9 @@ def test_what_comes_first_changes_from_step_to_step(spec):
     order = []
 
     class Noting(TimedTraining):
-        def step(self, step, silent):
+        def attempt(self, step, silent=False):
             order.append((step, silent))
-            return {"step": 1.0, "all-reduce": 0.5}
+            return {"step": 1.0, "all-reduce": 0.5}, 0.0
 
     class Two(World):
         def gather(self, value):

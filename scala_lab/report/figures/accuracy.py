@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 ACCURACY = "accuracy (%)"
 
 
+@styled()
 def lines_figure(
     frame: pd.DataFrame,
     x: str,
@@ -43,30 +44,33 @@ def lines_figure(
     panels whose y axis is logarithmic.
     """
     require_columns(frame, x, y, "method", panel)
-    panels, methods = list(dict.fromkeys(frame[panel])), list(dict.fromkeys(frame["method"]))
-    with styled():
-        figure = new_figure(max(4.6, 3.6 * len(panels)), 3.6)
-        for axes, shown in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-            rows = frame[frame[panel] == shown]
-            ticks = sorted({float(value) for value in rows[x] if math.isfinite(value)})
-            for index, method in enumerate(methods):
-                line = rows[rows["method"] == method]
-                shifted = _shift(line[x].to_numpy(float), ticks, index - (len(methods) - 1) / 2, log_x)
-                _line(axes, line.assign(**{x: shifted}), x, y, str(method), line_style(index, markersize=6))
-            if log_x:
-                axes.set_xscale("log")
-            if len(ticks) <= 9:
-                axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-                axes.set_xticks([], minor=True)
-            if shown in log_y:
-                axes.set_yscale("log")
-            axes.set(title=str(shown), xlabel=x_label, ylabel=y_label if shown == panels[0] else "")
-            axes.grid(axis="y")
-        _add_legend(figure)
-        figure.suptitle(title)
+    panels, methods = list(frame.groupby(panel, sort=False)), list(dict.fromkeys(frame["method"]))
+    figure = new_figure(max(4.6, 3.6 * len(panels)), 3.6)
+    for axes, (shown, rows) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        ticks = sorted({float(value) for value in rows[x] if math.isfinite(value)})
+        for index, method in enumerate(methods):
+            line = rows[rows["method"] == method]
+            shifted = _shift(line[x].to_numpy(float), ticks, index - (len(methods) - 1) / 2, log_x)
+            _line(axes, line.assign(**{x: shifted}), x, y, str(method), line_style(index, markersize=6))
+        if log_x:
+            axes.set_xscale("log")
+        if len(ticks) <= 9:
+            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axes.set_xticks([], minor=True)
+        if shown in log_y:
+            axes.set_yscale("log")
+        axes.set(title=str(shown), xlabel=x_label, ylabel=y_label if shown == panels[0][0] else "")
+        axes.grid(axis="y")
+    handles: dict[str, Any] = {}
+    for axes in figure.axes:
+        handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    if len(handles) > 1:
+        figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=min(4, len(handles)))
+    figure.suptitle(title)
     return figure
 
 
+@styled()
 def difference_figure(parts: Sequence[Part], *, title: str) -> Figure:
     """Draw paired comparisons, a row each: mean and interval, seeds as marks, the paper's value as an open diamond.
 
@@ -75,17 +79,17 @@ def difference_figure(parts: Sequence[Part], *, title: str) -> Figure:
     """
     look: dict[str, Any] = {"color": COLOURS[0], "marker": "o"}
     seed: dict[str, Any] = {"color": "#666666", "marker": "|", "linestyle": "none"}
-    with styled():
-        figure = draw_rows(parts, [look] * len(parts), [row_label(part) for part in parts], 0.42)
-        for row, part in enumerate(parts):
-            axes = next(axes for axes in figure.axes if axes.get_label() == part.estimate.unit)
-            axes.plot(part.estimate.numbers, [row + 0.3] * len(part.estimate.numbers), markersize=7, **seed)
-        handles = legend_handles(parts, {"mean and interval": look, "one seed": seed})
-        figure.legend(handles=handles, loc="outside lower center", ncols=3)
-        figure.suptitle(title)
+    figure = draw_rows(parts, [look] * len(parts), [row_label(part) for part in parts], 0.42)
+    for row, part in enumerate(parts):
+        axes = next(axes for axes in figure.axes if axes.get_label() == part.estimate.unit)
+        axes.plot(part.estimate.numbers, [row + 0.3] * len(part.estimate.numbers), markersize=7, **seed)
+    handles = legend_handles(parts, {"mean and interval": look, "one seed": seed})
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    figure.suptitle(title)
     return figure
 
 
+@styled()
 def cost_figure(frame: pd.DataFrame, *, title: str) -> Figure:
     """Draw accuracy against cost, a panel per task.
 
@@ -93,28 +97,17 @@ def cost_figure(frame: pd.DataFrame, *, title: str) -> Figure:
     through it), forward_passes and score.
     """
     require_columns(frame, "task", "setting", "joined", "forward_passes", "score")
-    tasks = list(dict.fromkeys(frame["task"]))
-    with styled():
-        figure = new_figure(max(4.6, 3.8 * len(tasks)), 3.6)
-        for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
-            rows = frame[frame["task"] == task]
-            for joined in (True, False):
-                _cost_points(axes, rows[rows["joined"] == joined], joined)
-            axes.margins(x=0.12, y=0.15)
-            axes.set(title=task, xlabel="cost (forward passes over the rows)")
-            axes.set_ylabel(ACCURACY if task == tasks[0] else "")
-            axes.grid(axis="y")
-        figure.suptitle(title)
+    tasks = list(frame.groupby("task", sort=False))
+    figure = new_figure(max(4.6, 3.8 * len(tasks)), 3.6)
+    for axes, (task, rows) in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
+        for joined in (True, False):
+            _cost_points(axes, rows[rows["joined"] == joined], joined)
+        axes.margins(x=0.12, y=0.15)
+        axes.set(title=task, xlabel="cost (forward passes over the rows)")
+        axes.set_ylabel(ACCURACY if task == tasks[0][0] else "")
+        axes.grid(axis="y")
+    figure.suptitle(title)
     return figure
-
-
-def _mean_and_std(values: Any) -> tuple[float, float]:
-    """Return mean and standard deviation of the finite values; that of a single one counts as 0."""
-    finite = np.asarray(values, dtype=float)
-    finite = finite[np.isfinite(finite)]
-    if len(finite) == 0:
-        return math.nan, 0.0
-    return float(finite.mean()), float(finite.std(ddof=1)) if len(finite) > 1 else 0.0
 
 
 def _shift(x: np.ndarray, ticks: list[float], amount: float, log_x: bool) -> np.ndarray:
@@ -127,45 +120,29 @@ def _shift(x: np.ndarray, ticks: list[float], amount: float, log_x: bool) -> np.
 
 
 def _line(axes: Axes, rows: pd.DataFrame, x: str, y: str, name: str, style: dict[str, Any]) -> None:
-    means = [(float(position), *_mean_and_std(values)) for position, values in rows.groupby(x)[y]]
-    means = [point for point in means if math.isfinite(point[1])]
-    points = [point for point in means if math.isfinite(point[0])]
-    if points:
-        positions, values, stds = zip(*points, strict=True)
-        axes.errorbar(positions, values, yerr=stds, capsize=3, elinewidth=0.9, label=name, **style)
-    for position, value, _ in means:
-        if not math.isfinite(position):
-            axes.axhline(value, label=name, color=style["color"], linestyle=style["linestyle"], linewidth=1.2)
+    means = rows.groupby(x)[y].agg(["mean", "std"]).dropna(subset="mean").fillna(0.0)  # no spread of a single run
+    points = means[np.isfinite(means.index)]
+    if len(points):
+        axes.errorbar(points.index, points["mean"], yerr=points["std"], capsize=3, elinewidth=0.9, label=name, **style)
+    for value in means["mean"].drop(points.index):
+        axes.axhline(value, label=name, color=style["color"], linestyle=style["linestyle"], linewidth=1.2)
 
 
 def _cost_points(axes: Axes, rows: pd.DataFrame, joined: bool) -> None:
     """Draw mean cost and accuracy of each setting, joined by a line or as stars."""
-    points = []
-    for setting, runs in rows.groupby("setting", sort=False):
-        score, std = _mean_and_std(runs["score"])
-        if math.isfinite(score):
-            points.append((_mean_and_std(runs["forward_passes"])[0], score, std, str(setting)))
-    points.sort(key=lambda point: point[0])
-    if not points:
-        return
+    columns = {"cost": ("forward_passes", "mean"), "score": ("score", "mean"), "std": ("score", "std")}
+    points = rows.groupby("setting", sort=False).agg(**columns).dropna(subset="score").fillna({"std": 0.0})
+    points = points.sort_values("cost", kind="stable")
     stars = {} if joined else {"linestyle": "none", "marker": "*"}
     style = line_style(0 if joined else 1, markersize=6 if joined else 13, **stars)
-    costs, scores, stds, settings = zip(*points, strict=True)
-    axes.errorbar(costs, scores, yerr=stds, capsize=3, elinewidth=0.9, **style)
-    for cost, score, setting in zip(costs, scores, settings, strict=True):
+    if len(points):
+        axes.errorbar(points["cost"], points["score"], yerr=points["std"], capsize=3, elinewidth=0.9, **style)
+    for point in points.itertuples():
         offset = (4, 4) if joined else (5, -12)
-        axes.annotate(setting, (cost, score), xytext=offset, textcoords="offset points", fontsize=8)
+        axes.annotate(point.Index, (point.cost, point.score), xytext=offset, textcoords="offset points", fontsize=8)
 
 
-def _add_legend(figure: Figure) -> None:
-    """Write one legend for all panels."""
-    handles: dict[str, Any] = {}
-    for axes in figure.axes:
-        handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    if len(handles) > 1:
-        figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=min(4, len(handles)))
-
-
+@styled()
 def rate_heat_map(frame: pd.DataFrame, title: str) -> Figure:
     """Draw batch sizes as rows, rates as columns, accuracy in percent in each cell.
 
@@ -177,28 +154,27 @@ def rate_heat_map(frame: pd.DataFrame, title: str) -> Figure:
     scores = frame.pivot_table("score", "batch_size", "rate", dropna=False)
     diverged = frame.pivot_table("diverged", "batch_size", "rate", aggfunc="max").reindex_like(scores)
     sizes, rates = scores.index.to_numpy(float), scores.columns.to_numpy(float)
-    with styled():
-        figure = new_figure(1.8 + 0.75 * len(rates), 1.9 + 0.55 * len(sizes))
-        axes = figure.subplots()
-        edges, masked = _edges(np.log(rates)), np.ma.masked_invalid(scores)
-        colours = axes.pcolormesh(edges, np.arange(len(sizes) + 1) - 0.5, masked, cmap=COLOURMAP)
-        axes.set_facecolor(BAD)
-        any_score = bool(scores.notna().any(axis=None))
-        middle = np.nanmean(colours.get_clim()) if any_score else 0.0
-        for y, (size, row) in enumerate(scores.iterrows()):
-            for rate, score in row.items():
-                _write_score(axes, np.log(rate), y, score, bool(diverged.loc[size, rate] == 1), score < middle)
-            if row.notna().any():
-                _frame_best(axes, edges, y, int(np.nanargmax(row)), np.flatnonzero(diverged.loc[size].notna()))
-        _rule_lines(axes, scores)
-        axes.set_xticks(np.log(rates), [f"{rate:g}" for rate in rates])
-        axes.set_yticks(range(len(sizes)), [f"{size:,.0f}" for size in sizes])
-        axes.set(xlim=(edges[0], edges[-1]), ylim=(-0.5, len(sizes) - 0.5))
-        axes.set(title=title, xlabel="peak learning rate, log scale", ylabel="batch size")
-        if any_score:
-            figure.colorbar(colours, ax=axes, label=ACCURACY, pad=0.02)
-        if axes.get_legend_handles_labels()[0]:
-            figure.legend(loc="outside lower center", ncols=2)
+    figure = new_figure(1.8 + 0.75 * len(rates), 1.9 + 0.55 * len(sizes))
+    axes = figure.subplots()
+    edges, masked = _edges(np.log(rates)), np.ma.masked_invalid(scores)
+    colours = axes.pcolormesh(edges, np.arange(len(sizes) + 1) - 0.5, masked, cmap=COLOURMAP)
+    axes.set_facecolor(BAD)
+    any_score = bool(scores.notna().any(axis=None))
+    middle = np.nanmean(colours.get_clim()) if any_score else 0.0
+    for y, (size, row) in enumerate(scores.iterrows()):
+        for rate, score in row.items():
+            _write_score(axes, np.log(rate), y, score, bool(diverged.loc[size, rate] == 1), score < middle)
+        if row.notna().any():
+            _frame_best(axes, edges, y, int(np.nanargmax(row)), np.flatnonzero(diverged.loc[size].notna()))
+    _rule_lines(axes, scores)
+    axes.set_xticks(np.log(rates), [f"{rate:g}" for rate in rates])
+    axes.set_yticks(range(len(sizes)), [f"{size:,.0f}" for size in sizes])
+    axes.set(xlim=(edges[0], edges[-1]), ylim=(-0.5, len(sizes) - 0.5))
+    axes.set(title=title, xlabel="peak learning rate, log scale", ylabel="batch size")
+    if any_score:
+        figure.colorbar(colours, ax=axes, label=ACCURACY, pad=0.02)
+    if axes.get_legend_handles_labels()[0]:
+        figure.legend(loc="outside lower center", ncols=2)
     return figure
 
 

@@ -8,10 +8,10 @@ from scala_lab.report.figures.style import line_style, line_with_band, new_figur
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
+@styled()
 def rate_panels(
     frame: pd.DataFrame,
     title: str,
@@ -27,32 +27,27 @@ def rate_panels(
     bound (nan for none). With `log_steps` a power law is a straight line, without it a linear rate is one.
     """
     require_columns(frame, "panel", "label", "steps", "value")
-    panels = list(dict.fromkeys(frame["panel"]))
-    with styled():
-        from matplotlib.lines import Line2D
+    panels = list(frame.groupby("panel", sort=False))
+    from matplotlib.lines import Line2D
 
-        figure = new_figure(1.2 + 3.3 * len(panels), 4.4)
-        all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-        for axes, panel in zip(all_axes, panels, strict=True):
-            _draw_lines(axes, frame[frame["panel"] == panel], log_steps)
-            axes.set(title=panel, xlabel=x_label, yscale="log")
-            if log_steps:
-                axes.set_xscale("log", base=2)
-            axes.grid(axis="y")
-            handles, names = axes.get_legend_handles_labels()
-            if "bound" in frame and frame.loc[frame["panel"] == panel, "bound"].notna().any():
-                handles.append(Line2D([], [], color="black", linewidth=0.9, linestyle=":"))
-                names.append(bound_label)
-            axes.legend(handles, names, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=1)
-        all_axes[0].set_ylabel(y_label)
-        figure.suptitle(title, fontsize=11)
+    figure = new_figure(1.2 + 3.3 * len(panels), 4.4)
+    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (panel, rows) in zip(all_axes, panels, strict=True):
+        for index, (label, points) in enumerate(rows.groupby("label", sort=False)):
+            line = points.sort_values("steps")
+            style = line_style(index, markersize=5, markevery=1 if log_steps else max(1, len(line) // 8))
+            line_with_band(axes, line["steps"], line, str(label), style)
+            if "bound" in line and line["bound"].notna().any():
+                axes.plot(line["steps"], line["bound"], color=style["color"], linewidth=0.9, linestyle=":")
+        axes.set(title=panel, xlabel=x_label, yscale="log")
+        if log_steps:
+            axes.set_xscale("log", base=2)
+        axes.grid(axis="y")
+        handles, names = axes.get_legend_handles_labels()
+        if "bound" in rows and rows["bound"].notna().any():
+            handles.append(Line2D([], [], color="black", linewidth=0.9, linestyle=":"))
+            names.append(bound_label)
+        axes.legend(handles, names, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=1)
+    all_axes[0].set_ylabel(y_label)
+    figure.suptitle(title, fontsize=11)
     return figure
-
-
-def _draw_lines(axes: Axes, rows: pd.DataFrame, log_steps: bool) -> None:
-    for index, label in enumerate(dict.fromkeys(rows["label"])):
-        line = rows[rows["label"] == label].sort_values("steps")
-        style = line_style(index, markersize=5, markevery=1 if log_steps else max(1, len(line) // 8))
-        line_with_band(axes, line["steps"], line, label, style)
-        if "bound" in line and line["bound"].notna().any():
-            axes.plot(line["steps"], line["bound"], color=style["color"], linewidth=0.9, linestyle=":")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from scala_lab.curvature.spectrum import DensityResult
 
 
+@styled()
 def sharpness_bars(frame: pd.DataFrame, unit: str = "nats") -> Figure:
     """Draw one bar per checkpoint: the mean of its top eigenvalues, a whisker of their standard deviation.
 
@@ -38,60 +38,59 @@ def sharpness_bars(frame: pd.DataFrame, unit: str = "nats") -> Figure:
     loss's.
     """
     require_columns(frame, "checkpoint", "eigenvalue")
-    groups = [(name, frame[frame["checkpoint"] == name]) for name in dict.fromkeys(frame["checkpoint"])]
+    groups = list(frame.groupby("checkpoint", sort=False))
     repeated = any(len(rows) > 1 for _, rows in groups)
-    with styled():
-        figure = new_figure(6.4, 1.5 + 0.55 * len(groups))
-        axes = figure.subplots()
-        for row, (_, rows) in enumerate(groups):
-            values = rows["eigenvalue"].to_numpy(float)
-            mean, std = float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else 0.0
-            converged = all(_converged(rows))
-            _bar(axes, row, mean, 0.62, row, converged)
-            if std > 0:
-                axes.errorbar(mean, row, xerr=std, color="black", capsize=4, linewidth=1.2)
-            _annotate_bar(axes, max(mean + std, 0.0), row, _with_deviation(mean, std), converged)
-        label_rows(axes, ["\n".join(textwrap.wrap(str(name), 28)) or str(name) for name, _ in groups])
-        axes.set_xlabel(
-            f"top eigenvalue ({unit} per squared unit of weight)"
-            + ("\nmean and standard deviation over disjoint sets of samples" if repeated else "")
-        )
-        _fit_annotations(axes, frame["eigenvalue"].to_numpy(float))
-        axes.set_title("Sharpness: top eigenvalue of the Hessian")
+    figure = new_figure(6.4, 1.5 + 0.55 * len(groups))
+    axes = figure.subplots()
+    for row, (_, rows) in enumerate(groups):
+        values = rows["eigenvalue"].to_numpy(float)
+        mean, std = float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else 0.0
+        converged, text = all(_converged(rows)), f"{mean:.3g}"
+        _bar(axes, row, mean, 0.62, row, converged)
+        if std > 0:
+            axes.errorbar(mean, row, xerr=std, color="black", capsize=4, linewidth=1.2)
+            decimals = max(0, 1 - math.floor(math.log10(std)))  # two digits of the deviation
+            text = f"{mean:.{decimals}f} ± {std:.{decimals}f}"
+        _annotate_bar(axes, max(mean + std, 0.0), row, text, converged)
+    label_rows(axes, [textwrap.fill(str(name), 28) for name, _ in groups])
+    over = "\nmean and standard deviation over disjoint sets of samples" if repeated else ""
+    axes.set_xlabel(f"top eigenvalue ({unit} per squared unit of weight){over}")
+    _fit_annotations(axes, frame["eigenvalue"].to_numpy(float))
+    axes.set_title("Sharpness: top eigenvalue of the Hessian")
     return figure
 
 
-def sharpness_over_loss(frame: pd.DataFrame, unit: str = "nats") -> Figure:
+@styled()
+def sharpness_over_loss(frame: pd.DataFrame) -> Figure:
     """Draw top eigenvalues over the training loss, both on log scales: a mark per model and state, filled at the end.
 
     `frame` has one row per model and state: label, seed, state (`end` or another), loss and value. A thin line joins
-    the states of one model. `unit` is the loss's.
+    the states of one model.
     """
     require_columns(frame, "label", "seed", "state", "loss", "value")
-    with styled():
-        figure = new_figure(6.4, 4.6)
-        axes = figure.subplots()
-        for index, label in enumerate(dict.fromkeys(frame["label"])):
-            rows = frame[(frame["label"] == label) & (frame["loss"] > 0) & (frame["value"] > 0)]
-            style = line_style(index, linestyle="none", markersize=7)
-            style |= {"marker": "X"} if index >= len(MARKERS) else {}  # the marks of six labels are distinct
-            for state, points in rows.groupby("state", sort=False):
-                fill = style["color"] if state == "end" else "white"
-                name = str(label) if state == "end" else f"{label}, {state}"
-                axes.plot(points["loss"], points["value"], label=name, **{**style, "markerfacecolor": fill})
-            for _, path in rows.groupby("seed"):
-                axes.plot(path["loss"], path["value"], color=style["color"], linewidth=0.7)
-        axes.set(xscale="log", yscale="log", xlabel=f"training loss ({unit})")
-        axes.set(ylabel=f"top eigenvalue ({unit} per squared unit of weight)", title="Sharpness over training loss")
-        for axis, ends in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
-            ticks = round_numbers(*ends, (1, 2, 5))
-            axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
-            axis.set_ticks([], minor=True)
-        axes.grid(axis="y")
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    figure = new_figure(6.4, 4.6)
+    axes = figure.subplots()
+    for index, (label, points) in enumerate(frame.groupby("label", sort=False)):
+        rows = points[(points["loss"] > 0) & (points["value"] > 0)]
+        style = line_style(index, linestyle="none", markersize=7)
+        style |= {"marker": "X"} if index >= len(MARKERS) else {}  # the marks of six labels are distinct
+        for state, marks in rows.groupby("state", sort=False):
+            fill, name = (style["color"], label) if state == "end" else ("white", f"{label}, {state}")
+            axes.plot(marks["loss"], marks["value"], label=str(name), **{**style, "markerfacecolor": fill})
+        for _, path in rows.groupby("seed"):
+            axes.plot(path["loss"], path["value"], color=style["color"], linewidth=0.7)
+    axes.set(xscale="log", yscale="log", xlabel="training loss (nats)", title="Sharpness over training loss")
+    axes.set_ylabel("top eigenvalue (nats per squared unit of weight)")
+    for axis, ends in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+        ticks = round_numbers(*ends, (1, 2, 5))
+        axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.set_ticks([], minor=True)
+    axes.grid(axis="y")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
 
+@styled()
 def layer_bars(frame: pd.DataFrame, unit: str = "nats") -> Figure:
     """Draw bars of alpha_i per layer, grouped by layer for several checkpoints; log scale where they span decades.
 
@@ -101,45 +100,44 @@ def layer_bars(frame: pd.DataFrame, unit: str = "nats") -> Figure:
     require_columns(frame, "layer", "eigenvalue")
     if "checkpoint" not in frame:
         frame = frame.assign(checkpoint="")
-    frame = frame.assign(layer=[_short_layer(layer) for layer in frame["layer"]])
+    frame = frame.assign(layer=frame["layer"].str.replace(r".*?(\d+)$", r"layer \1", regex=True))  # bert.layer.3
     checkpoints = list(dict.fromkeys(frame["checkpoint"]))
     layers = sorted(dict.fromkeys(frame["layer"]), key=lambda name: name == "head")  # after those of the deepest model
     values = frame["eigenvalue"].to_numpy(float)
     height = 0.78 / len(checkpoints)
-    with styled():
-        from matplotlib.patches import Patch
+    from matplotlib.patches import Patch
 
-        figure = new_figure(6.4, 1.6 + len(layers) * (0.25 + 0.2 * len(checkpoints)) + 0.2 * (len(checkpoints) > 1))
-        axes = figure.subplots()
-        logarithmic = values.min() > 0 and values.max() > 30 * values.min()
-        if logarithmic:
-            axes.set_xscale("log")
-            axes.set_xlim(values.min() / 3, values.max() * (values.max() / values.min()) ** 0.35)
-        legend = []
-        for index, checkpoint in enumerate(checkpoints):
-            rows = frame[frame["checkpoint"] == checkpoint]
-            for layer, value, converged in zip(rows["layer"], rows["eigenvalue"], _converged(rows), strict=True):
-                y = layers.index(layer) + (index - (len(checkpoints) - 1) / 2) * height
-                _bar(axes, y, float(value), 0.92 * height, index, converged)
-                _annotate_bar(axes, max(float(value), 0.0), y, f"{value:.3g}", converged)
-            sizes = rows["eigenvalue"].abs()
-            kappa = f"κ = {sizes.max() / sizes.min():.3g}" if sizes.min() > 0 else "κ infinite"
-            fill, label = bar_style(index), f"{checkpoint} ({kappa})" if checkpoint else kappa
-            legend.append(Patch(facecolor=fill["color"], edgecolor="black", hatch=fill["hatch"], label=label))
-        label_rows(axes, layers)
-        title = "Top eigenvalue of each layer's block of the Hessian"
-        axes.set_xlabel(f"top eigenvalue ({unit} per squared unit of weight)" + (", log scale" if logarithmic else ""))
-        if len(checkpoints) > 1:
-            axes.set_title(title)
-            meaning = "κ: the sharpest layer over the least sharp"
-            figure.legend(handles=legend, title=meaning, loc="outside lower center", ncols=min(len(legend), 3))
-        else:
-            axes.set_title(f"{title}\n{legend[0].get_label()}, the sharpest over the least sharp")
-        if not logarithmic:
-            _fit_annotations(axes, values)
+    figure = new_figure(6.4, 1.6 + len(layers) * (0.25 + 0.2 * len(checkpoints)) + 0.2 * (len(checkpoints) > 1))
+    axes = figure.subplots()
+    logarithmic = values.min() > 0 and values.max() > 30 * values.min()
+    if logarithmic:
+        axes.set_xscale("log")
+        axes.set_xlim(values.min() / 3, values.max() * (values.max() / values.min()) ** 0.35)
+    legend = []
+    for index, (checkpoint, rows) in enumerate(frame.groupby("checkpoint", sort=False)):
+        for layer, value, converged in zip(rows["layer"], rows["eigenvalue"], _converged(rows), strict=True):
+            y = layers.index(layer) + (index - (len(checkpoints) - 1) / 2) * height
+            _bar(axes, y, float(value), 0.92 * height, index, converged)
+            _annotate_bar(axes, max(float(value), 0.0), y, f"{value:.3g}", converged)
+        sizes = rows["eigenvalue"].abs()
+        kappa = f"κ = {sizes.max() / sizes.min():.3g}" if sizes.min() > 0 else "κ infinite"
+        fill, label = bar_style(index), f"{checkpoint} ({kappa})" if checkpoint else kappa
+        legend.append(Patch(facecolor=fill["color"], edgecolor="black", hatch=fill["hatch"], label=label))
+    label_rows(axes, layers)
+    title = "Top eigenvalue of each layer's block of the Hessian"
+    axes.set_xlabel(f"top eigenvalue ({unit} per squared unit of weight)" + (", log scale" if logarithmic else ""))
+    if len(checkpoints) > 1:
+        axes.set_title(title)
+        meaning = "κ: the sharpest layer over the least sharp"
+        figure.legend(handles=legend, title=meaning, loc="outside lower center", ncols=min(len(legend), 3))
+    else:
+        axes.set_title(f"{title}\n{legend[0].get_label()}, the sharpest over the least sharp")
+    if not logarithmic:
+        _fit_annotations(axes, values)
     return figure
 
 
+@styled()
 def density_plot(result: DensityResult, title: str = "Spectral density of the Hessian", unit: str = "nats") -> Figure:
     """Draw the log density of the eigenvalues over a rug of the quadrature's nodes.
 
@@ -147,24 +145,24 @@ def density_plot(result: DensityResult, title: str = "Spectral density of the He
     """
     density, size = result.density, result.touched_size
     single = 1 / (size * result.width * np.sqrt(2 * np.pi))
-    with styled():
-        figure = new_figure(6.8, 4.0)
-        axes, rug = figure.subplots(2, 1, sharex=True, height_ratios=[12, 1])
-        floor = min(single, float(density.max())) / 10
-        axes.fill_between(result.grid, floor, np.maximum(density, floor), color=FILLS[4], linewidth=0)
-        axes.plot(result.grid, np.maximum(density, floor), **line_style(0, marker=""))
-        box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
-        _mark_single_eigenvalue(axes, single, bbox=box)
-        _label_density(axes, rug, (floor, float(density.max()) * 4), unit)
-        share = f"{size:,} dimensions" + (f" of {result.full_size:,}" if result.untouched_share else "")
-        axes.set_title(f"{textwrap.fill(title, 70)}\n{share}, kernel width {result.width:.2g}")
-        rug.vlines(result.nodes, 0, 1, color="black", linewidth=0.7, alpha=0.6)
-        rug.set(ylim=(0, 1), yticks=[])
-        rug.spines["left"].set_visible(False)
-        rug.set_ylabel("nodes", rotation=0, ha="right", va="center", fontsize=8)
+    figure = new_figure(6.8, 4.0)
+    axes, rug = figure.subplots(2, 1, sharex=True, height_ratios=[12, 1])
+    floor = min(single, float(density.max())) / 10
+    axes.fill_between(result.grid, floor, np.maximum(density, floor), color=FILLS[4], linewidth=0)
+    axes.plot(result.grid, np.maximum(density, floor), **line_style(0, marker=""))
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
+    _mark_single_eigenvalue(axes, single, bbox=box)
+    _label_density(axes, rug, (floor, float(density.max()) * 4), unit)
+    share = f"{size:,} dimensions" + (f" of {result.full_size:,}" if result.untouched_share else "")
+    axes.set_title(f"{textwrap.fill(title, 70)}\n{share}, kernel width {result.width:.2g}")
+    rug.vlines(result.nodes, 0, 1, color="black", linewidth=0.7, alpha=0.6)
+    rug.set(ylim=(0, 1), yticks=[])
+    rug.spines["left"].set_visible(False)
+    rug.set_ylabel("nodes", rotation=0, ha="right", va="center", fontsize=8)
     return figure
 
 
+@styled()
 def density_lines(frames: Mapping[str, pd.DataFrame], *, single: float) -> Figure:
     """Draw log densities of several models' eigenvalues on one axis, smoothed by one kernel, over rugs of their nodes.
 
@@ -185,20 +183,19 @@ def density_lines(frames: Mapping[str, pd.DataFrame], *, single: float) -> Figur
     top = max(float(density.max()) for density in densities.values())
     height = single / (width * np.sqrt(2 * np.pi))
     floor = min(height, top) / 10
-    with styled():
-        figure = new_figure(6.8, 4.4)
-        axes, rug = figure.subplots(2, 1, sharex=True, height_ratios=[12, len(frames)])
-        for index, (name, density) in enumerate(densities.items()):
-            style = line_style(index, marker="")
-            axes.plot(grid, np.where(density > floor, density, np.nan), label=name, **style)
-            rug.vlines(frames[name]["node"], index + 0.1, index + 0.9, color=style["color"], linewidth=0.8)
-        _mark_single_eigenvalue(axes, height)
-        _label_density(axes, rug, (floor, top * 4), "nats")
-        axes.set_title(f"Spectral density of the Hessian\nkernel width {width:.2g}")
-        rug.set_ylim(len(frames), 0)
-        rug.set_yticks(np.arange(len(frames)) + 0.5, list(frames), fontsize=8)
-        rug.tick_params(axis="y", length=0)
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    figure = new_figure(6.8, 4.4)
+    axes, rug = figure.subplots(2, 1, sharex=True, height_ratios=[12, len(frames)])
+    for index, (name, density) in enumerate(densities.items()):
+        style = line_style(index, marker="")
+        axes.plot(grid, np.where(density > floor, density, np.nan), label=name, **style)
+        rug.vlines(frames[name]["node"], index + 0.1, index + 0.9, color=style["color"], linewidth=0.8)
+    _mark_single_eigenvalue(axes, height)
+    _label_density(axes, rug, (floor, top * 4), "nats")
+    axes.set_title(f"Spectral density of the Hessian\nkernel width {width:.2g}")
+    rug.set_ylim(len(frames), 0)
+    rug.set_yticks(np.arange(len(frames)) + 0.5, list(frames), fontsize=8)
+    rug.tick_params(axis="y", length=0)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
 
 
@@ -229,14 +226,6 @@ def _label_density(axes: Axes, rug: Axes, limits: tuple[float, float], unit: str
     rug.set_xlabel(f"eigenvalue ({unit} per squared unit of weight)")
 
 
-def _with_deviation(mean: float, deviation: float) -> str:
-    """Write a mean with as many decimals as two digits of its deviation have."""
-    if not deviation > 0:
-        return f"{mean:.3g}"
-    decimals = max(0, 1 - math.floor(math.log10(deviation)))
-    return f"{mean:.{decimals}f} ± {deviation:.{decimals}f}"
-
-
 def _fit_annotations(axes: Axes, values: np.ndarray) -> None:
     """Start at 0 where nothing is negative, and widen the axis for the longest number beside a bar."""
     left, right = axes.get_xlim()
@@ -244,9 +233,3 @@ def _fit_annotations(axes: Axes, values: np.ndarray) -> None:
     axes.set_xlim(min(left, 0.0) if values.min() < 0 else 0.0, right + 0.025 * longest * (right - left))
     if values.min() < 0:
         axes.axvline(0, color="black", linewidth=0.8)
-
-
-def _short_layer(name: str) -> str:
-    """Shorten `bert.encoder.layer.3` to `layer 3`; leave other names."""
-    number = re.search(r"(\d+)$", name)
-    return f"layer {number.group(1)}" if number else name

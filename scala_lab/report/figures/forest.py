@@ -30,6 +30,7 @@ UNITS = {"points": "points", FACTOR: "factor, log scale", "": "plain number"}
 BAND, MAX_LABEL = "#d5deea", 62
 
 
+@styled()
 def forest_figure(claims: Sequence[ClaimRecord]) -> Figure:
     """Draw a row per part of each claim: differences in points on one axis, factors on a logarithmic one beside it.
 
@@ -37,25 +38,19 @@ def forest_figure(claims: Sequence[ClaimRecord]) -> Figure:
     """
     rows = [(claim, part, claim.verdict_of(part)) for claim in claims for part in claim.parts]
     parts, looks = [part for _, part, _ in rows], [LOOKS[verdict] for *_, verdict in rows]
-    with styled():
-        figure = draw_rows(parts, looks, [f"{row_label(part)}  {claim.claim.id}" for claim, part, _ in rows], 0.23)
-        first, last = figure.axes[0], figure.axes[-1]
-        for row, (claim, part, verdict) in enumerate(rows):
-            colour = "#7a7a7a" if verdict == NOT_TESTABLE else "black"
-            first.get_yticklabels()[row].set_color(colour)
-            beside: dict[str, Any] = {
-                "transform": last.get_yaxis_transform(),
-                "va": "center",
-                "fontsize": 8,
-                "color": colour,
-            }
-            last.text(1.03, row, f"{SIGNS[verdict]} {_found(claim, part, verdict)}", **beside)
-            if row and claim is not rows[row - 1][0]:
-                for axes in figure.axes:
-                    axes.axhline(row - 0.5, color="#cccccc", linewidth=0.6)
-        shown = {verdict for *_, verdict in rows}
-        named = {f"{SIGNS[verdict]} {verdict}": LOOKS[verdict] for verdict in SIGNS if verdict in shown}
-        figure.legend(handles=legend_handles(parts, named), loc="outside upper center", ncols=4)
+    figure = draw_rows(parts, looks, [f"{row_label(part)}  {claim.claim.id}" for claim, part, _ in rows], 0.23)
+    first, last = figure.axes[0], figure.axes[-1]
+    for row, (claim, part, verdict) in enumerate(rows):
+        colour = "#7a7a7a" if verdict == NOT_TESTABLE else "black"
+        first.get_yticklabels()[row].set_color(colour)
+        text = f"{SIGNS[verdict]} {_found(claim, part, verdict)}"
+        last.text(1.03, row, text, transform=last.get_yaxis_transform(), va="center", fontsize=8, color=colour)
+        if row and claim is not rows[row - 1][0]:
+            for axes in figure.axes:
+                axes.axhline(row - 0.5, color="#cccccc", linewidth=0.6)
+    shown = {verdict for *_, verdict in rows}
+    named = {f"{SIGNS[verdict]} {verdict}": LOOKS[verdict] for verdict in SIGNS if verdict in shown}
+    figure.legend(handles=legend_handles(parts, named), loc="outside upper center", ncols=4)
     return figure
 
 

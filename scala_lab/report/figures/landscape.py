@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 DISTANCE = "distance (in lengths of the direction)"
 
 
+@styled()
 def slice_1d_plot(
     frames: Mapping[str, pd.DataFrame],
     title: str = "Loss along a line through the checkpoint",
@@ -38,28 +39,27 @@ def slice_1d_plot(
     _check_slices(frames, "position", "loss")
     log_loss = _spans_decades(np.concatenate([frame["loss"].to_numpy(float) for frame in frames.values()]))
     scored = any("accuracy" in frame and frame["accuracy"].notna().any() for frame in frames.values())
-    with styled():
-        figure = new_figure(6.6, 5.2 if scored else 3.6)
-        panels = figure.subplots(1 + scored, 1, sharex=True, squeeze=False, height_ratios=[3, 2][: 1 + scored])[:, 0]
-        for index, (name, frame) in enumerate(frames.items()):
-            style = line_style(index, markersize=5, markevery=(index % 3, max(1, len(frame) // 10)))
-            for axes, column, factor in zip(panels, ("loss", "accuracy"), (1, 100), strict=False):
-                values = np.where(np.isfinite(frame[column]), frame[column], np.nan) * factor
-                axes.plot(frame["position"], values, label=name, **style)
-        for axes in panels:
-            axes.grid(axis="y")
-            low, high = axes.get_xlim()
-            for mark in marks:
-                if low <= mark <= high:
-                    axes.axvline(mark, color="#888888", linewidth=0.8, zorder=0)
-        panels[0].set(title=title, ylabel=f"mean loss ({unit})" + (", log scale" if log_loss else ""))
-        if log_loss:
-            panels[0].set_yscale("log")
-        if scored:
-            panels[1].set_ylabel("accuracy (%)")
-        panels[-1].set_xlabel(x_label)
-        if len(frames) > 1:
-            figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, handlelength=3.5)
+    figure = new_figure(6.6, 5.2 if scored else 3.6)
+    panels = figure.subplots(1 + scored, 1, sharex=True, squeeze=False, height_ratios=[3, 2][: 1 + scored])[:, 0]
+    for index, (name, frame) in enumerate(frames.items()):
+        style = line_style(index, markersize=5, markevery=(index % 3, max(1, len(frame) // 10)))
+        for axes, column, factor in zip(panels, ("loss", "accuracy"), (1, 100), strict=False):
+            values = np.where(np.isfinite(frame[column]), frame[column], np.nan) * factor
+            axes.plot(frame["position"], values, label=name, **style)
+    for axes in panels:
+        axes.grid(axis="y")
+        low, high = axes.get_xlim()
+        for mark in marks:
+            if low <= mark <= high:
+                axes.axvline(mark, color="#888888", linewidth=0.8, zorder=0)
+    panels[0].set(title=title, ylabel=f"mean loss ({unit})" + (", log scale" if log_loss else ""))
+    if log_loss:
+        panels[0].set_yscale("log")
+    if scored:
+        panels[1].set_ylabel("accuracy (%)")
+    panels[-1].set_xlabel(x_label)
+    if len(frames) > 1:
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, handlelength=3.5)
     return figure
 
 
@@ -84,6 +84,7 @@ BANDS = 14
 """Filled bands of a contour plot; every other edge is drawn and labelled."""
 
 
+@styled()
 def side_by_side(
     frames: Mapping[str, pd.DataFrame],
     title: str = "Loss around the checkpoints, on one scale",
@@ -105,35 +106,34 @@ def side_by_side(
     surface = kind == "surface"
     name = "height and colour: " if surface else ""
     name += (f"mean loss ({unit})" if value == "loss" else "accuracy (%)") + (", log scale" if logarithmic else "")
-    with styled():
-        from matplotlib.cm import ScalarMappable
-        from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.ticker import FuncFormatter, NullFormatter
 
-        columns = min(len(grids), 3)
-        rows = -(-len(grids) // columns)
-        figure = new_figure(1.4 + 3.7 * columns, 0.8 + 3.3 * rows)
-        shared: dict[str, Any] = {"subplot_kw": {"projection": "3d"}} if surface else {"sharex": True, "sharey": True}
-        panels: Any = figure.subplots(rows, columns, squeeze=False, **shared)
-        for axes, label, grid in zip(panels.flat, frames, grids, strict=False):
-            if surface:
-                _draw_surface(axes, *grid, scale, logarithmic)
-            else:
-                _draw_contour(axes, *grid, scale, marks)
-            axes.set_title(label)
-        for axes in panels.flat[len(grids) :]:
-            axes.set_visible(False)
-        figure.suptitle(title, fontsize=11)
+    columns = min(len(grids), 3)
+    rows = -(-len(grids) // columns)
+    figure = new_figure(1.4 + 3.7 * columns, 0.8 + 3.3 * rows)
+    shared: dict[str, Any] = {"subplot_kw": {"projection": "3d"}} if surface else {"sharex": True, "sharey": True}
+    panels: Any = figure.subplots(rows, columns, squeeze=False, **shared)
+    for axes, label, grid in zip(panels.flat, frames, grids, strict=False):
         if surface:
-            figure.supxlabel(f"x: {x_label}\ny: {y_label}", fontsize=9)
+            _draw_surface(axes, *grid, scale, logarithmic)
         else:
-            figure.supxlabel(_wrap_unit(x_label, 44 * columns), fontsize=10)
-            figure.supylabel(_wrap_unit(y_label, 40 * rows), fontsize=10)
-        mappable = ScalarMappable(norm=scale, cmap=COLOURMAP)
-        bar = figure.colorbar(mappable, ax=list(panels.flat), label=name, shrink=0.8, pad=0.06 if surface else 0.02)
-        if logarithmic:
-            bar.set_ticks(_round_levels(scale))
-            bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda level, _: f"{level:g}"))
-            bar.ax.yaxis.set_minor_formatter(NullFormatter())
+            _draw_contour(axes, *grid, scale, marks)
+        axes.set_title(label)
+    for axes in panels.flat[len(grids) :]:
+        axes.set_visible(False)
+    figure.suptitle(title, fontsize=11)
+    if surface:
+        figure.supxlabel(f"x: {x_label}\ny: {y_label}", fontsize=9)
+    else:
+        figure.supxlabel(_wrap_unit(x_label, 44 * columns), fontsize=10)
+        figure.supylabel(_wrap_unit(y_label, 40 * rows), fontsize=10)
+    mappable = ScalarMappable(norm=scale, cmap=COLOURMAP)
+    bar = figure.colorbar(mappable, ax=list(panels.flat), label=name, shrink=0.8, pad=0.06 if surface else 0.02)
+    if logarithmic:
+        bar.set_ticks(_round_levels(scale))
+        bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda level, _: f"{level:g}"))
+        bar.ax.yaxis.set_minor_formatter(NullFormatter())
     return figure
 
 

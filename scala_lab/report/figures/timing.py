@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@styled()
 def phase_bars(frame: pd.DataFrame) -> Figure:
     """Draw one stacked bar per method, a part for each phase, the whole step written beside it.
 
@@ -33,28 +34,26 @@ def phase_bars(frame: pd.DataFrame) -> Figure:
     """
     require_columns(frame, "method", "phase", "value")
     methods = list(dict.fromkeys(frame["method"]))
-    phases = [phase for phase in PHASES if phase in set(frame["phase"])]
+    times = frame.pivot(index="method", columns="phase", values="value").loc[methods].fillna(0.0)
     fills, hatches = [*FILLS, "#ffffff", "#9db3d1"], [*HATCHES, "ooo", "--"]
-    with styled():
-        figure = new_figure(7.2, 1.9 + 0.55 * len(methods))
-        axes = figure.subplots()
-        left = np.zeros(len(methods))
-        for phase in phases:
-            index = PHASES.index(phase)
-            rows = frame[frame["phase"] == phase].set_index("method")["value"]
-            widths = np.array([float(rows.get(method, 0.0)) for method in methods])
-            style = bar_style(0, color=fills[index % len(fills)], hatch=hatches[index % len(hatches)])
-            axes.barh(np.arange(len(methods)), widths, 0.62, left=left, label=phase, **style)
-            left += widths
-        for row, whole in enumerate(left):
-            axes.annotate(f"{whole:.2f}", (whole, row), xytext=(5, 0), textcoords="offset points", va="center")
-        label_rows(axes, methods)
-        axes.set(xlim=(0, 1.1 * left.max()), xlabel="time of a step (forward passes)")
-        axes.set_title("Where the time of a step goes")
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    figure = new_figure(7.2, 1.9 + 0.55 * len(methods))
+    axes = figure.subplots()
+    left = np.zeros(len(methods))
+    for phase, fill, hatch in zip(PHASES, fills, hatches, strict=True):
+        if phase in times:
+            style = bar_style(0, color=fill, hatch=hatch)
+            axes.barh(np.arange(len(methods)), times[phase], 0.62, left=left, label=phase, **style)
+            left += times[phase].to_numpy()
+    for row, whole in enumerate(left):
+        axes.annotate(f"{whole:.2f}", (whole, row), xytext=(5, 0), textcoords="offset points", va="center")
+    label_rows(axes, methods)
+    axes.set(xlim=(0, 1.1 * left.max()), xlabel="time of a step (forward passes)")
+    axes.set_title("Where the time of a step goes")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 
 
+@styled()
 def exchange_bars(frame: pd.DataFrame) -> Figure:
     """Draw one bar per setup, in percent of the step: computing, and communication not hidden behind it.
 
@@ -62,23 +61,23 @@ def exchange_bars(frame: pd.DataFrame) -> Figure:
     """
     require_columns(frame, "label", "computing", "exposed")
     whole = (frame["computing"] + frame["exposed"]).to_numpy()
-    with styled():
-        figure = new_figure(7.2, 1.7 + 0.42 * len(frame))
-        axes = figure.subplots()
-        left = np.zeros(len(frame))
-        for index, (name, label) in enumerate((("computing", "computing"), ("exposed", "exposed communication"))):
-            widths = 100 * frame[name].to_numpy() / whole
-            axes.barh(np.arange(len(frame)), widths, 0.62, left=left, label=label, **bar_style(index))
-            left += widths
-        for row, share in enumerate(100 * frame["exposed"].to_numpy() / whole):
-            axes.annotate(f"{share:.0f}%", (100, row), xytext=(5, 0), textcoords="offset points", va="center")
-        label_rows(axes, list(frame["label"]))
-        axes.set(xlim=(0, 112), xticks=range(0, 101, 20), xlabel="share of a step (%)")
-        axes.set_title("What communication adds to a step")
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    figure = new_figure(7.2, 1.7 + 0.42 * len(frame))
+    axes = figure.subplots()
+    left = np.zeros(len(frame))
+    for index, (name, label) in enumerate((("computing", "computing"), ("exposed", "exposed communication"))):
+        widths = 100 * frame[name].to_numpy() / whole
+        axes.barh(np.arange(len(frame)), widths, 0.62, left=left, label=label, **bar_style(index))
+        left += widths
+    for row, share in enumerate(100 * frame["exposed"].to_numpy() / whole):
+        axes.annotate(f"{share:.0f}%", (100, row), xytext=(5, 0), textcoords="offset points", va="center")
+    label_rows(axes, list(frame["label"]))
+    axes.set(xlim=(0, 112), xticks=range(0, 101, 20), xlabel="share of a step (%)")
+    axes.set_title("What communication adds to a step")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
 
+@styled()
 def worker_lines(frame: pd.DataFrame, title: str, y_label: str = "seconds per epoch") -> Figure:
     """Draw time over the number of workers on logarithmic scales, with a thin line of perfect scaling for each.
 
@@ -88,38 +87,36 @@ def worker_lines(frame: pd.DataFrame, title: str, y_label: str = "seconds per ep
     """
     require_columns(frame, "label", "workers", "value")
     frame = frame if "measured" in frame else frame.assign(measured=True)
-    with styled():
-        from matplotlib.lines import Line2D
+    from matplotlib.lines import Line2D
 
-        figure = new_figure(6.4, 4.6)
-        axes = figure.subplots()
-        for index, label in enumerate(dict.fromkeys(frame["label"])):
-            line = frame[frame["label"] == label].sort_values("workers")
-            style = line_style(index)
-            _measured_and_projected(axes, line, label, style)
-            if "paper" in line:
-                look = {"color": style["color"], "marker": "D", "markersize": 9, "markerfacecolor": "none"}
-                axes.plot(line["workers"], line["paper"], linestyle="none", **look)
-            perfect = line["value"].iloc[0] * line["workers"].iloc[0] / line["workers"]
-            axes.plot(line["workers"], perfect, color=style["color"], linewidth=0.7, linestyle=":")
-        counts = sorted(set(frame["workers"]))
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.set_xticks(counts, [f"{count:g}" for count in counts])
-        axes.minorticks_off()
-        ticks = round_numbers(*axes.get_ylim(), (1, 2, 5))
-        ticks = ticks if len(ticks) >= 3 else round_numbers(*axes.get_ylim(), range(1, 10))
-        axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.set(title=title, xlabel="workers", ylabel=y_label)
-        axes.grid(axis="y")
-        handles, names = axes.get_legend_handles_labels()
-        looks: dict[str, dict[str, Any]] = {"perfect scaling": {"linewidth": 0.7, "linestyle": ":"}}
-        if not frame["measured"].all():
-            looks |= {"measured": {"marker": "o", "linestyle": "none"}, "projected": {"linestyle": "--"}}
-        if "paper" in frame and frame["paper"].notna().any():
-            looks["the paper"] = {"marker": "D", "markersize": 9, "markerfacecolor": "none", "linestyle": "none"}
-        handles += [Line2D([], [], color="black", **look) for look in looks.values()]
-        figure.legend(handles, [*names, *looks], loc="outside lower center", ncols=2)
+    figure = new_figure(6.4, 4.6)
+    axes = figure.subplots()
+    for index, (label, rows) in enumerate(frame.groupby("label", sort=False)):
+        line, style = rows.sort_values("workers"), line_style(index)
+        _measured_and_projected(axes, line, str(label), style)
+        if "paper" in line:
+            look = {"color": style["color"], "marker": "D", "markersize": 9, "markerfacecolor": "none"}
+            axes.plot(line["workers"], line["paper"], linestyle="none", **look)
+        perfect = line["value"].iloc[0] * line["workers"].iloc[0] / line["workers"]
+        axes.plot(line["workers"], perfect, color=style["color"], linewidth=0.7, linestyle=":")
+    counts = sorted(set(frame["workers"]))
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(counts, [f"{count:g}" for count in counts])
+    axes.minorticks_off()
+    ticks = round_numbers(*axes.get_ylim(), (1, 2, 5))
+    ticks = ticks if len(ticks) >= 3 else round_numbers(*axes.get_ylim(), range(1, 10))
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set(title=title, xlabel="workers", ylabel=y_label)
+    axes.grid(axis="y")
+    handles, names = axes.get_legend_handles_labels()
+    looks: dict[str, dict[str, Any]] = {"perfect scaling": {"linewidth": 0.7, "linestyle": ":"}}
+    if not frame["measured"].all():
+        looks |= {"measured": {"marker": "o", "linestyle": "none"}, "projected": {"linestyle": "--"}}
+    if "paper" in frame and frame["paper"].notna().any():
+        looks["the paper"] = {"marker": "D", "markersize": 9, "markerfacecolor": "none", "linestyle": "none"}
+    handles += [Line2D([], [], color="black", **look) for look in looks.values()]
+    figure.legend(handles, [*names, *looks], loc="outside lower center", ncols=2)
     return figure
 
 
