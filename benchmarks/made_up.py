@@ -305,6 +305,9 @@ def phases(steps: int, inner: float = 1.0, backward: float = 2.0, optimizer: flo
     return crossed(cells, step=range(steps))
 
 
+SETTINGS = ((1.0, 0.0, 2.0), (4.0, 0.0, 2.0), (16.0, 0.0, 2.0), (4.0, 0.01, 2.0), (4.0, 0.1, 2.0), (1.0, 0.0, 32.0))
+
+
 def outer(
     replicas: int,
     power: float = -0.5,
@@ -312,6 +315,7 @@ def outer(
     kappa_power: float = 0.0,
     tight: float = 0.6,
     wide: float = 3.0,
+    settings: Sequence[tuple[float, float, float]] = SETTINGS,
 ) -> pd.DataFrame:
     """C19, C22, C27: squared gradients over T, kappa_alpha, the inner error eps and U/L.
 
@@ -322,9 +326,9 @@ def outer(
         kappa_power: Exponent of kappa_alpha.
         tight: Value over bound at kappa_alpha 1, U/L = 2 and the smallest T.
         wide: Value over bound at U/L = 32.
+        settings: kappa_alpha, eps and U/L.
     """
     fixed = {"ascent_steps": 0, "batch": "growing", "gap": 20.0, "gradient_bound": 3.2, "largest_alpha": 4.4}
-    settings = [(1.0, 0.0, 2.0), (4.0, 0.0, 2.0), (16.0, 0.0, 2.0), (4.0, 0.01, 2.0), (4.0, 0.1, 2.0), (1.0, 0.0, 32.0)]
     cells = []
     for (kappa, epsilon, clip), steps in itertools.product(settings, (64, 256, 1024)):
         by_error = 4 * epsilon * fixed["largest_alpha"]

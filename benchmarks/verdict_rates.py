@@ -15,7 +15,7 @@ is about the rows that are scored.
 
 `wrong` adds up the verdicts that the truth forbids; what else is not the truth's own verdict is a lack of power. The
 last table has each claim's largest share of wrong verdicts, and its power: the share of studies that support it where
-the paper is right.
+it is as claimed.
 """
 
 from __future__ import annotations
@@ -101,8 +101,7 @@ class Simulation:
 
 def truths(
     effects: Mapping[str, float] | None = None,
-    bounds: Sequence[Mapping[str, float]] = (),
-    nulls: Sequence[Mapping[str, float]] = (),
+    edges: Sequence[Mapping[str, float]] = (),
     false: Sequence[Mapping[str, float]] = (),
     null: float = 0.0,
 ) -> dict[str, Truth]:
@@ -110,19 +109,18 @@ def truths(
 
     Args:
         effects: The paper's effects; `null` is the value of none, 1 for factors.
-        bounds: Values at which a part lies at the end of its claimed range, and the others are true.
-        nulls: Values at which an effect is none, and the other parts are true.
-        false: Values at which a part is plainly false.
+        edges: Values at which one part is just false: an effect is none, or a value lies at the end of its range.
+        false: Values at which one is plainly false.
         null: The value of no effect.
     """
-    effects, found = effects or {}, {"paper's": Truth({}, SIZE)}
+    effects, found = effects or {}, {"as claimed": Truth({}, SIZE)}
     if effects:
         away = {name: math.log(value) if null else value for name, value in effects.items()}
         shares = {"half of it": (0.5, SIZE), "none": (0.0, SIGN), "reversed": (-1.0, SUPPORTED)}
         for name, (share, wrong) in shares.items():
             values = {key: math.exp(share * value) if null else share * value for key, value in away.items()}
             found[name] = Truth(values, wrong)
-    for kind, wrong in ((nulls, SIGN), (bounds, SIGN), (false, SUPPORTED)):
+    for kind, wrong in ((edges, SIGN), (false, SUPPORTED)):
         for values in kind:
             found[", ".join(f"{name} {value:.3g}" for name, value in values.items())] = Truth(values, wrong)
     return found
@@ -147,43 +145,42 @@ SIMULATIONS: dict[str, Simulation] = {
     "C1": Simulation(
         made_up.small,
         truths(
-            bounds=[{"up_to": GAIN}, {"beyond": GAIN}, {"silent": GAIN}],
+            edges=[{"up_to": GAIN}, {"beyond": GAIN}, {"silent": GAIN}],
             false=[{"up_to": 1.0, "silent": 1.0}],
         ),
         unit="step",
     ),
     "C2": Simulation(
         made_up.large,
-        truths(bounds=[{"last": GAIN}, {"gain": GAIN, "last": GAIN}], false=[{"gain": 1.0, "last": 1.0}]),
+        truths(edges=[{"last": GAIN}, {"gain": GAIN, "last": GAIN}], false=[{"gain": 1.0, "last": 1.0}]),
         unit="step",
     ),
     "C3": Simulation(
         seeded(made_up.heat),
-        truths(bounds=[{"exponent": end} for end in ABOUT_SQRT], false=[{"exponent": 0.0}, {"exponent": 1.0}]),
+        truths(edges=[{"exponent": end} for end in ABOUT_SQRT], false=[{"exponent": 0.0}]),
         counts=(1,),
         means=False,
     ),
     "C4": Simulation(
         seeded(made_up.gaps),
-        with_answers(truths({"gap": 0.9, "slope": -0.27}, nulls=[{"gap": 0.0}, {"slope": 0.0}]), "none"),
+        truths({"gap": 0.9, "slope": -0.27}, edges=[{"gap": 0.0}, {"slope": 0.0}]),
     ),
     "C5": Simulation(
         seeded(made_up.sharpness),
-        truths({"large": 2.6, "deviation": 3.9}, nulls=[{"large": 1.0}, {"deviation": 1.0}], null=1.0),
+        truths({"large": 2.6, "deviation": 3.9}, edges=[{"large": 1.0}, {"deviation": 1.0}], null=1.0),
     ),
     "C6": Simulation(
         seeded(made_up.sharpness),
         truths(
             {"large": 2.6, "scala": 2.6 / 6.9},
-            nulls=[{"large": 2.6 / 6.9}],
-            bounds=[{"large": 6.9 * SAME_RATIO, "scala": SAME_RATIO}],
+            edges=[{"large": 2.6 / 6.9}, {"large": 6.9 * SAME_RATIO, "scala": SAME_RATIO}],
             null=1.0,
         ),
     ),
     "C7": Simulation(
         made_up.phases,
         truths(
-            bounds=[
+            edges=[
                 *({"inner": 3 * factor - 2} for factor in (1 / SLACK, SLACK)),
                 *({"backward": 2 * factor} for factor in (1 / SLACK, SLACK)),
                 *({"optimizer": factor} for factor in (1 / SLACK, SLACK)),
@@ -192,11 +189,11 @@ SIMULATIONS: dict[str, Simulation] = {
         ),
         unit="step",
     ),
-    "C8": Simulation(seeded(made_up.ascents), truths(bounds=[{"gain": EQUAL}], false=[{"gain": 2 * EQUAL}])),
+    "C8": Simulation(seeded(made_up.ascents), truths(edges=[{"gain": EQUAL}], false=[{"gain": 2 * EQUAL}])),
     "C9": Simulation(
         made_up.results,
         truths(
-            bounds=[{"accuracy": -EQUAL}, {"faster": 2.7 / SLACK}, {"faster": 9.8 * SLACK}],
+            edges=[{"accuracy": -EQUAL}, {"faster": 2.7 / SLACK}, {"faster": 9.8 * SLACK}],
             false=[{"faster": 1.0}],
         ),
     ),
@@ -205,8 +202,11 @@ SIMULATIONS: dict[str, Simulation] = {
         with_answers(
             truths(
                 {"over_lamb": 0.8, "lamb": 0.2},
-                nulls=[{"over_lamb": 0.0, "lamb": 1.0}, {"over_lamb": EQUAL, "lamb": -EQUAL}],
-                bounds=[{"over_lamb": 1.4, "lamb": -EQUAL}],
+                edges=[
+                    {"over_lamb": 0.0, "lamb": 1.0},
+                    {"over_lamb": EQUAL, "lamb": -EQUAL},
+                    {"over_lamb": 1.4, "lamb": -EQUAL},
+                ],
             ),
             "none",
         ),
@@ -215,76 +215,74 @@ SIMULATIONS: dict[str, Simulation] = {
         seeded(made_up.ablation),
         truths(
             {"groups": -0.2, "noise": -0.8},
-            nulls=[{"groups": 0.0}, {"noise": 0.0}],
-            bounds=sides("delay", EQUAL),
+            edges=[{"groups": 0.0}, {"noise": 0.0}, *sides("delay", EQUAL)],
         ),
     ),
     "C12": Simulation(
         seeded(made_up.freelb),
-        with_answers(truths(bounds=sides("accuracy", EQUAL), false=[{"accuracy": 2 * EQUAL}]), "accuracy 0.4"),
+        with_answers(truths(edges=sides("accuracy", EQUAL), false=[{"accuracy": 2 * EQUAL}]), "accuracy 0.4"),
     ),
     "C13": Simulation(
         seeded(made_up.kinds),
         truths(
             {"target": 0.4, "direction": 0.3, "random": 0.3},
-            nulls=[{"target": 0.0}, {"direction": 0.0}, {"random": 0.0}],
+            edges=[{"target": 0.0}, {"direction": 0.0}, {"random": 0.0}],
         ),
     ),
     "C14": Simulation(
         made_up.methods,
-        truths({"saved": 1.1**2}, bounds=[{"gain": GAIN}, {"baseline": GAIN}], null=1.0),
+        truths({"saved": 1.1**2}, edges=[{"gain": GAIN}, {"baseline": GAIN}], null=1.0),
         unit="step",
     ),
     "C15": Simulation(seeded(made_up.longer), truths({"gain": 1.2})),
     "C16": Simulation(
         seeded(made_up.sizes),
-        truths({"slope": -0.19, "gain": 1.0}, nulls=[{"slope": 0.0}, {"gain": 0.0}, {"last": 0.0}]),
+        truths({"slope": -0.19, "gain": 1.0}, edges=[{"slope": 0.0}, {"gain": 0.0}, {"last": 0.0}]),
     ),
     "C17": Simulation(
         seeded(made_up.delays),
         truths(
             {"over_start": 2 * EQUAL, "over_last": 2 * EQUAL},
-            nulls=[{"over_start": 0.0}, {"over_last": 0.0}],
-            bounds=[{"start": EQUAL}],
+            edges=[{"over_start": 0.0}, {"over_last": 0.0}, {"start": EQUAL}],
         ),
     ),
-    "C18": Simulation(seeded(made_up.rule_rates), truths(bounds=sides("scala", EQUAL), false=[{"scala": -2 * EQUAL}])),
+    "C18": Simulation(seeded(made_up.rule_rates), truths(edges=sides("scala", EQUAL), false=[{"scala": -2 * EQUAL}])),
     "C19": Simulation(
-        partial(made_up.outer, wide=0.5),
-        truths(bounds=[{"tight": 1.0}, {"wide": 1.0}], false=[{"wide": 3.0}]),
+        partial(made_up.outer, wide=0.5, settings=[made_up.SETTINGS[place] for place in (0, 4, 5)]),
+        truths(edges=[{"tight": 1.0}, {"wide": 1.0}]),
         unit="replica",
         means=False,
     ),
     "C20": Simulation(
         partial(made_up.inner, ratios=(1.5, 4.0)),
-        truths(bounds=[{"bend": 0.5}], false=[{"worst": 1.4}]),
+        truths(edges=[{"bend": 0.5}], false=[{"worst": 1.4}]),
         unit="problem",
     ),
     "C21": Simulation(
         seeded(made_up.causes),
         truths(
             {"draws": 0.8},
-            bounds=[
+            edges=[
                 *(*sides("scala", EQUAL), *sides("noise", EQUAL), *sides("by_draws", SAME_RATIO, null=1.0)),
                 {"by_noise": SMALL_SHARE},
             ],
         ),
     ),
-    "C22": Simulation(made_up.outer, truths(bounds=[{"wide": 1.0}, {"wide": 32.0}], false=[{"wide": 0.3}]), "replica"),
+    "C22": Simulation(made_up.outer, truths(edges=[{"wide": 1.0}, {"wide": 32.0}], false=[{"wide": 0.3}]), "replica"),
     "C23": Simulation(
         partial(made_up.results, scaling=1.0, faster=geometric_mean(OVER_ONE)),
         truths({"faster": geometric_mean(OVER_ONE)}, null=1.0),
     ),
     "C24": Simulation(
         made_up.results,
-        truths(bounds=[{"scaling": 1.5 / SLACK}, {"scaling": 2.4 * SLACK}], false=[{"scaling": 1.0}]),
+        truths(edges=[{"scaling": 1.5 / SLACK}, {"scaling": 2.4 * SLACK}], false=[{"scaling": 1.0}]),
     ),
     "C25": Simulation(seeded(made_up.rule_rates), truths({"baseline": -0.7})),
-    "C26": Simulation(made_up.encoders, truths({"gain": 0.4}, bounds=[{"bert": -EQUAL}, {"roberta": -EQUAL}])),
+    "C26": Simulation(made_up.encoders, truths({"gain": 0.4}, edges=[{"bert": -EQUAL}, {"roberta": -EQUAL}])),
     "C27": Simulation(
         made_up.outer,
         truths(
-            bounds=[{"power": -0.5 + convergence.SLACK}, {"added": 1.0}, {"kappa_power": 1.0}], false=[{"power": -0.2}]
+            edges=[{"power": -0.5 + convergence.SLACK}, {"added": 1.0}, {"kappa_power": 1.0}], false=[{"power": -0.2}]
         ),
         unit="replica",
     ),
@@ -439,7 +437,7 @@ def main(options: Options) -> None:
 def summary(found: pd.DataFrame) -> pd.DataFrame:
     """Return a row per claim: its largest share of wrong verdicts, where, and its power by number of units."""
     worst = found.loc[found.groupby("claim", sort=False)["wrong"].idxmax()].set_index("claim")
-    power = found[found["truth"] == "paper's"].pivot(index="claim", columns="units", values="supported")
+    power = found[found["truth"] == "as claimed"].pivot(index="claim", columns="units", values="supported")
     table = worst[["wrong", "truth", "units"]].assign(wrong=100 * worst["wrong"])
     return table.join((100 * power).rename(columns="power at {}".format))
 

@@ -65,5 +65,5 @@ def test_three_looks_together_find_an_effect_of_zero_in_at_most_one_study_of_twe
 
 
 def test_with_eight_seeds_the_paper_is_found_and_a_null_is_called_one():
-    assert rates("C15", "paper's", STUDIES)["8"]["supported"] > 0.9
+    assert rates("C15", "as claimed", STUDIES)["8"]["supported"] > 0.9
     assert rates("C15", "none", STUDIES)["8"][NO_EFFECT] > 0.4
