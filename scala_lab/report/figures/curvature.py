@@ -92,6 +92,40 @@ def sharpness_over_loss(frame: pd.DataFrame, unit: str = "nats") -> Figure:
     return figure
 
 
+def accuracy_over_sharpness(frame: pd.DataFrame, panels: Mapping[str, str]) -> Figure:
+    """Draw accuracy over each of several measures of sharpness: a mark per run, a shape, fill and colour per method.
+
+    `frame` has one row per run: method, score, and a column per measure. `panels` has the title of each measure's panel
+    by its column; an axis is logarithmic where the measure spans more than a decade.
+    """
+    require_columns(frame, "method", "score", *panels)
+    rows = math.ceil(len(panels) / 2)
+    with styled():
+        figure = new_figure(6.8, 1.6 + 2.5 * rows)
+        grid = figure.subplots(rows, 2, squeeze=False, sharey=True)
+        for axes, (measure, title) in zip(grid.flat, panels.items(), strict=False):
+            for index, method in enumerate(dict.fromkeys(frame["method"])):
+                runs = frame[frame["method"] == method]
+                style = line_style(index, linestyle="none", markersize=6)
+                if index < len(MARKERS):  # full shapes, then empty ones: twelve methods differ without colour
+                    style["markerfacecolor"] = style["color"]
+                axes.plot(runs[measure], runs["score"], label=str(method), **style)
+            low, high = frame[measure].min(), frame[measure].max()
+            if low > 0 and high > 10 * low:
+                ticks = round_numbers(low, high, (1, 3))
+                axes.set_xscale("log")
+                axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+                axes.set_xticks([], minor=True)
+            axes.set_title(title, fontsize=10)
+            axes.grid(axis="y")
+        for axes in grid.flat[len(panels) :]:
+            axes.set_axis_off()
+        for axes in grid[:, 0]:
+            axes.set_ylabel("accuracy (%)")
+        figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
 def layer_bars(frame: pd.DataFrame, unit: str = "nats") -> Figure:
     """Draw bars of alpha_i per layer, grouped by layer for several checkpoints; log scale where they span decades.
 
