@@ -125,9 +125,13 @@ def write_five(folder: Path) -> str:
     return str(folder / "five.py")
 
 
-def records_of(*references: str) -> Records:
+EMBEDDED = Manifest("embedded")
+TWO_TASKS = Manifest("embedded", tasks=("mini-mnli", "mini-sst2"))
+
+
+def records_of(*references: str, manifest: Manifest = EMBEDDED) -> Records:
     """Made-up runs for everything that studies need, trials first."""
-    profile, records = Manifest("embedded").load_profile(), Records()
+    profile, records = manifest.load_profile(), Records()
     while True:
         choices = Choices(lambda spec: records.runs.get(spec.run_id))
         tuned = profile.with_choices(choices)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from scala_lab.report.build import part_cells, write_report
-from scala_lab.report.chapter import Manifest, read_chapter
+from scala_lab.report.chapter import read_chapter
 from scala_lab.report.figures.accuracy import difference_figure
 from scala_lab.report.figures.forest import forest_figure
 from scala_lab.report.figures.style import figure_files
@@ -19,7 +20,7 @@ from scala_lab.report.figures.timing import worker_lines
 from scala_lab.report.tables import NOTHING, arms_table, tuning_table
 from scala_lab.study.statistics import mean_interval
 from scala_lab.study.verdicts import effect
-from tests.report.own_studies import forgotten_imports, records_of, write_five, write_study
+from tests.report.own_studies import TWO_TASKS, forgotten_imports, records_of, write_five, write_study
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +29,8 @@ def five(tmp_path_factory):
     folder = tmp_path_factory.mktemp("five")
     with forgotten_imports():
         references = (write_five(folder), write_study(folder, "first"))
-        records = records_of(*references)
-        chapters = write_report(folder / "out", Manifest("embedded", studies=references), records)
+        records = records_of(*references, manifest=TWO_TASKS)
+        chapters = write_report(folder / "out", replace(TWO_TASKS, studies=references), records)
     assert not any(chapter.failure for chapter in chapters)
     return folder / "out", chapters, records
 
@@ -98,8 +99,8 @@ def test_arms_have_their_losses_and_the_place_of_their_rate(five):
 def test_an_arm_of_which_a_run_diverged_or_never_started_says_so(tmp_path):
     with forgotten_imports():
         reference = write_five(tmp_path)
-        records = records_of(reference)
-        chapter = read_chapter(reference, Manifest("embedded").load_profile(), records)
+        records = records_of(reference, manifest=TWO_TASKS)
+        chapter = read_chapter(reference, TWO_TASKS.load_profile(), records)
         first, second = (
             chapter.frame.query("method == 'LAMB' and task == 'mini-sst2' and seed == @seed")["id"].item()
             for seed in (0, 1)
@@ -107,7 +108,7 @@ def test_an_arm_of_which_a_run_diverged_or_never_started_says_so(tmp_path):
         records.runs[first].update(status="diverged", metrics={}, losses={"train": math.nan})
         kept = {name: records.runs[second][name] for name in ("id", "name", "spec", "learning_rate", "steps")}
         records.runs[second] = {**kept, "metrics": {}, "status": "failed"}
-        frame = arms_table([read_chapter(reference, Manifest("embedded").load_profile(), records)], records).frame
+        frame = arms_table([read_chapter(reference, TWO_TASKS.load_profile(), records)], records).frame
     row = frame.query("method == 'LAMB' and task == 'mini-sst2'").iloc[0]
     assert (row["seeds"], row["not finished"]) == (1, 2)
     assert row["training loss / chance"] == pytest.approx(0.3)
