@@ -21,9 +21,10 @@ from scala_lab.config import RunSpec, leaves
 from scala_lab.errors import UserError
 from scala_lab.files import check_writable, new_folder, write_json, write_text
 from scala_lab.methods.recipes import find_recipe
+from scala_lab.report.arms import arms_table, tuning_table
 from scala_lab.report.chapter import MANIFEST_FILE, Chapter, Manifest, Piece, figure_piece, read_chapter, table_piece
 from scala_lab.report.figures.forest import SIGNS, forest_figure
-from scala_lab.report.tables import NOTHING, arms_table, heading_groups, tuning_table
+from scala_lab.report.tables import NOTHING, heading_groups
 from scala_lab.study.api import Drawing
 from scala_lab.study.statistics import FACTOR, MAX_N
 from scala_lab.study.verdicts import ClaimRecord, Part, number_text, range_text
