@@ -166,7 +166,7 @@ EMBEDDED = Profile(
 
 LAPTOP = Profile(
     name="laptop",
-    summary="a small pretrained encoder on GLUE, from folders or the hub: about 7 hours on two cores, resumable",
+    summary="a small pretrained encoder on GLUE, from folders or the hub: half a day to a day on two cores, resumable",
     models=("sentence-transformers/paraphrase-MiniLM-L3-v2",),
     tasks=("sst2",),
     pair=("sst2",),
