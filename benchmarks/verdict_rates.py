@@ -1,300 +1,440 @@
-"""How often the rules of scala_lab/study/verdicts.py are right: rates of each verdict over made-up studies.
+"""How often the rule of each claim is right: rates of its verdicts over made-up studies of known truth.
 
-    python benchmarks/verdict_rates.py [--studies 1000] [--seeds 2 4 8]
+    python benchmarks/verdict_rates.py [--studies 1000] [--claims C10 C12]
 
-Each made-up study has runs of known truth with the noise of real ones: paired differences vary between seeds by 0.3
-points where arms share a trunk and by 0.75 against AdamW; 20,000 evaluation rows, on which 4% of answers differ between
-two arms, are drawn anew for each study, so that the truth is about all rows there could be. The rules are those of the
-claims that they are named after, cut to their kinds of parts. `wrong` adds up the verdicts that the truth forbids; what
-else is not the truth's own verdict is a lack of power.
+Every study is judged by the claim's own function, such as `c10` in studies/large_batch_methods.py, on the runs of
+made_up.py with the noise of real ones. Differences of accuracy vary between seeds by 0.3 points where two arms share a
+trunk and by 0.75 where they do not, ratios of eigenvalues by 0.3 in their logarithm, times of a step by 3%. A study has
+2, 4 or 8 units (seeds, timed steps or replicas, as the claim has it), or is looked at after 4, 6 and 8 seeds.
+
+A rule gets the units of many studies at once, and each study's estimates are computed from its own units. Estimates are
+means over units, so this is what the rule would return for the study alone, only faster. Where they are not, the rule
+is called for every study: C3, C19, and truths with answers. The latter have 20,000 evaluation rows, drawn anew for each
+study, on which 4% of answers differ between two arms, so that the truth is about all rows there could be; elsewhere it
+is about the rows that are scored.
+
+`wrong` adds up the verdicts that the truth forbids; what else is not the truth's own verdict is a lack of power. The
+last table has each claim's largest share of wrong verdicts, and its power: the share of studies that support it where
+it is as claimed.
 """
 
 from __future__ import annotations
 
+import math
+import sys
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import geometric_mean
 from typing import get_args
 
+import made_up
 import numpy as np
 import pandas as pd
 import tyro
+from measures import RESULTS
 
-from scala_lab.study.statistics import LEVEL, paired_difference, paired_ratio, slope_per_doubling
-from scala_lab.study.verdicts import (
-    EQUAL,
-    LOOKS,
-    NO_EFFECT,
-    Claim,
-    ClaimRecord,
-    Verdict,
-    effect,
-    equivalent,
-    level_for,
-    no_worse,
-    record,
-)
+from scala_lab.files import write_json
+from scala_lab.machine import describe_environment
+from scala_lab.study.api import all_studies
+from scala_lab.study.statistics import mean_interval
+from scala_lab.study.verdicts import EQUAL, LOOKS, NO_EFFECT, SAME_RATIO, SLACK, ClaimRecord, Rule, Verdict
+from studies import convergence
+from studies._timings import GAIN
+from studies.dropout_confound import SMALL_SHARE
+from studies.generalizability import ABOUT_SQRT
+from studies.main_results import OVER_ONE
 
-ROWS = 20_000
-STEADY, VARYING = 0.01, 0.03  # shares of answers that differ between two arms: with every seed alike, or by chance
-ACTIVE = 0.2  # share of rows whose answers can vary
-BRANCH, OTHER, LOG_RATIO = 0.3, 0.75, 0.3  # standard deviations between seeds: points, points, logarithms
-SIZES = (32, 512, 2048)
-CLAIM = Claim("made up", "", "", "", "", "")
-
-Frame = pd.DataFrame
-Truth = Mapping[str, float]
-"""The true difference of each arm from the reference, in points, or the true factor of each measure."""
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A kind of rule, how its runs are made up, and what the verdict must not be under each truth."""
-
-    name: str
-    judge: Callable[[Frame, float], ClaimRecord]  # from the frame and the level of its intervals
-    make: Callable[[np.random.Generator, Truth, int], Frame]  # from the truth and the number of seeds
-    truths: Mapping[str, tuple[Truth, tuple[Verdict, ...]]]  # by name: the truth and the verdicts that are wrong
-
-
-def answers(rng: np.random.Generator, arms: Mapping[str, tuple[float, float]], seeds: int, rows: int = ROWS) -> Frame:
-    """Make up runs of a reference and of arms that differ from it, given each arm's difference and its SD over seeds.
-
-    On some rows an arm differs from the reference with every seed, up or down; on others by chance, where a seed leans
-    to one side. The deviation between seeds includes that chance.
-    """
-    right = np.repeat((rng.random((1, rows), dtype=np.float32) < 0.9).astype(np.uint8), seeds, axis=0)
-    active, own = round(ACTIVE * rows), {}
-    for place, (arm, (difference, deviation)) in enumerate(arms.items()):
-        block = slice(place * active, (place + 1) * active)
-        between = np.sqrt(max(0.0, deviation**2 - 100**2 * VARYING / rows))
-        up = 0.5 + (difference + between * rng.normal(size=(seeds, 1))) / (200 * VARYING)
-        draw = rng.random((seeds, active), dtype=np.float32) / np.float32(VARYING / (ACTIVE - STEADY))
-        changed, raised = draw < 1, draw < up
-        steady = rng.random(active, dtype=np.float32) / np.float32(STEADY / ACTIVE)
-        changed[:, steady < 1], raised[:, steady < 1], raised[:, steady < 0.5] = True, False, True
-        right[:, block] = ~raised
-        own[arm] = (block, ~changed | raised)
-    by_arm = {"reference": right}
-    for arm, (block, correct) in own.items():
-        by_arm[arm] = right.copy()
-        by_arm[arm][:, block] = correct
-    runs = [(arm, seed, table[seed]) for arm, table in by_arm.items() for seed in range(seeds)]
-    columns = {
-        "method": [arm for arm, _, _ in runs],
-        "seed": [seed for _, seed, _ in runs],
-        "score": [100 * float(correct.mean()) for _, _, correct in runs],
-        "correct": [correct for _, _, correct in runs],
-    }
-    return Frame(columns).astype({"method": object}).assign(rows=rows)
-
-
-def one_effect(frame: Frame, level: float) -> ClaimRecord:
-    """ScaLA is more accurate than LAMB, by 0.8 points."""
-    return record(CLAIM, [effect("ScaLA minus LAMB", paired_difference(frame, "ScaLA", "reference", level=level), 0.8)])
-
-
-def several_parts(frame: Frame, level: float) -> ClaimRecord:
-    """ScaLA is more accurate than LAMB, the baseline and one draw; LAMB is no worse than the baseline (as C10)."""
-
-    def minus(left: str, right: str) -> tuple[str, object]:
-        return f"{left} minus {right}", paired_difference(frame, left, right, level=level)
-
-    return record(
-        CLAIM,
-        [
-            effect(*minus("ScaLA", "reference"), 0.8),
-            effect(*minus("ScaLA", "baseline"), 1.0),
-            effect(*minus("ScaLA", "one draw"), 0.8),
-            no_worse(*minus("reference", "baseline"), EQUAL),
-        ],
-    )
-
-
-def equivalence(frame: Frame, level: float) -> ClaimRecord:
-    """FreeLB is as accurate as ScaLA (as C12)."""
-    difference = paired_difference(frame, "FreeLB", "reference", level=level)
-    return record(CLAIM, [equivalent("FreeLB minus ScaLA", difference, EQUAL)])
-
-
-def ratios(frame: Frame, level: float) -> ClaimRecord:
-    """A large batch is sharper than a small one, and varies more between samples (as C5)."""
-    parts = [
-        effect(value, paired_ratio(frame, "large", "small", value=value, level=level), paper)
-        for value, paper in (("eigenvalue", 2.6), ("deviation", 3.9))
-    ]
-    return record(CLAIM, parts)
-
-
-def slope(frame: Frame, level: float) -> ClaimRecord:
-    """Accuracy falls by 0.2 points per doubling of the batch (as C4)."""
-    return record(CLAIM, [effect("slope per doubling", slope_per_doubling(frame, level=level), -0.2)])
-
-
-def make_effect(rng: np.random.Generator, truth: Truth, seeds: int) -> Frame:
-    """Make up runs of LAMB and of ScaLA, which branches from it."""
-    return answers(rng, {"ScaLA": (truth["ScaLA"], BRANCH)}, seeds)
-
-
-def make_several(rng: np.random.Generator, truth: Truth, seeds: int) -> Frame:
-    """Make up runs of LAMB, two branches of it, and the baseline."""
-    deviations = {"ScaLA": BRANCH, "one draw": BRANCH, "baseline": OTHER}
-    return answers(rng, {arm: (truth[arm], deviation) for arm, deviation in deviations.items()}, seeds)
-
-
-def make_equivalence(rng: np.random.Generator, truth: Truth, seeds: int) -> Frame:
-    """Make up runs of ScaLA and FreeLB, which share no trunk."""
-    return answers(rng, {"FreeLB": (truth["FreeLB"], OTHER)}, seeds)
-
-
-def make_equal_branches(rng: np.random.Generator, truth: Truth, seeds: int) -> Frame:
-    """Make up the same with a trunk that both share."""
-    return answers(rng, {"FreeLB": (truth["FreeLB"], BRANCH)}, seeds)
-
-
-def make_ratios(rng: np.random.Generator, truth: Truth, seeds: int) -> Frame:
-    """Make up top eigenvalues and deviations of a small and a large batch."""
-    frame = Frame({"task": "made up", "method": ["small", "large"] * seeds, "seed": np.repeat(range(seeds), 2)})
-    for value, factor in truth.items():
-        logs = rng.normal(scale=LOG_RATIO / np.sqrt(2), size=2 * seeds) + np.tile([0, np.log(factor)], seeds)
-        frame[value] = np.exp(logs)
-    return frame
-
-
-def make_slope(rng: np.random.Generator, truth: Truth, seeds: int) -> Frame:
-    """Make up runs of the baseline at three batch sizes."""
-    falls = {str(size): (truth["slope"] * np.log2(size / SIZES[0]), OTHER) for size in SIZES[1:]}
-    frame = answers(rng, falls, seeds)
-    return frame.assign(batch_size=[SIZES[0] if size == "reference" else int(size) for size in frame["method"]])
-
+BRANCH, OTHER = 0.3, 0.75
+"""Standard deviation between seeds of a difference of two arms, in points: with a shared trunk, and without."""
+OWN, TRUNK = BRANCH / math.sqrt(2), math.sqrt((OTHER**2 - BRANCH**2) / 2)
+"""What follows for a run after its trunk, and for the trunk."""
+LOGS = {
+    **dict.fromkeys(("eigenvalue", "deviation", "matched"), 0.3 / math.sqrt(2)),
+    **dict.fromkeys(("seconds", "without"), 0.03),
+    "divergence": 0.1 / math.sqrt(2),
+}
+"""Standard deviations of logarithms, by column."""
+BEND, REPLICA, HORIZON = 0.1, 0.2, 0.02
+"""Of C20's steepness between problems; of the logarithm of a squared gradient between replicas, and in one over T."""
+ROWS, ACTIVE, STEADY, VARYING = 20_000, 4_000, 0.005, 0.015
+"""Evaluation rows, those whose answers can vary, and shares of all that an arm changes in every seed, or by chance."""
+COUNTS = (2, 4, 8)
+"""Units of a study."""
+BATCH = 250
+"""Studies whose runs are made at once."""
 
 SIGN: tuple[Verdict, ...] = ("supported", "reversed")
 SIZE: tuple[Verdict, ...] = ("reversed", NO_EFFECT)
 SUPPORTED: tuple[Verdict, ...] = ("supported",)
 
-RULES = (
-    Rule(
-        "effect",
-        one_effect,
-        make_effect,
-        {
-            "paper's, +0.8": ({"ScaLA": 0.8}, SIZE),
-            "half of it": ({"ScaLA": 0.4}, SIZE),
-            "none": ({"ScaLA": 0.0}, SIGN),
-            "reversed": ({"ScaLA": -0.8}, SUPPORTED),
-        },
-    ),
-    Rule(
-        "four parts",
-        several_parts,
-        make_several,
-        {
-            "paper's": ({"ScaLA": 0.8, "one draw": 0.0, "baseline": -0.2}, SIZE),
-            "half of it": ({"ScaLA": 0.4, "one draw": 0.0, "baseline": -0.1}, SIZE),
-            "none": ({"ScaLA": 0.0, "one draw": 0.0, "baseline": 0.0}, SIGN),
-            "one part none": ({"ScaLA": 0.8, "one draw": 0.8, "baseline": -0.2}, SIGN),
-            "LAMB worse": ({"ScaLA": 1.4, "one draw": 0.0, "baseline": EQUAL}, SUPPORTED),
-            "reversed": ({"ScaLA": -0.8, "one draw": 0.0, "baseline": 0.2}, SUPPORTED),
-        },
-    ),
-    Rule(
-        "equivalence",
-        equivalence,
-        make_equivalence,
-        {
-            "equal": ({"FreeLB": 0.0}, ("reversed",)),
-            "at the margin": ({"FreeLB": EQUAL}, SIGN),
-            "twice the margin": ({"FreeLB": 2 * EQUAL}, SUPPORTED),
-        },
-    ),
-    Rule(
-        "branches",
-        equivalence,
-        make_equal_branches,
-        {
-            "equal": ({"FreeLB": 0.0}, ("reversed",)),
-            "at the margin": ({"FreeLB": EQUAL}, SIGN),
-            "twice the margin": ({"FreeLB": 2 * EQUAL}, SUPPORTED),
-        },
-    ),
-    Rule(
-        "ratios",
-        ratios,
-        make_ratios,
-        {
-            "paper's, 2.6x and 3.9x": ({"eigenvalue": 2.6, "deviation": 3.9}, SIZE),
-            "half of it": ({"eigenvalue": 2.6**0.5, "deviation": 3.9**0.5}, SIZE),
-            "none": ({"eigenvalue": 1.0, "deviation": 1.0}, SIGN),
-            "one part none": ({"eigenvalue": 2.6, "deviation": 1.0}, SIGN),
-            "reversed": ({"eigenvalue": 1 / 2.6, "deviation": 1 / 3.9}, SUPPORTED),
-        },
-    ),
-    Rule(
-        "slope",
-        slope,
-        make_slope,
-        {
-            "paper's, -0.2": ({"slope": -0.2}, SIZE),
-            "half of it": ({"slope": -0.1}, SIZE),
-            "none": ({"slope": 0.0}, SIGN),
-            "reversed": ({"slope": 0.2}, SUPPORTED),
-        },
-    ),
-)
+RULES: dict[str, Rule] = {
+    claim.id: getattr(sys.modules[study.cells.__module__], claim.id.lower())
+    for study in all_studies().values()
+    for claim in study.claims
+}
+"""The function that judges each claim."""
 
 
-def rates(rule: Rule, truth: Truth, seeds: int, studies: int, start: int = 0) -> dict[Verdict, float]:
-    """Return the share of each verdict over studies of one truth, at the usual level."""
-    rng = np.random.default_rng([start, seeds])
-    counts = Counter(rule.judge(rule.make(rng, truth, seeds), LEVEL).verdict for _ in range(studies))
-    return {verdict: counts[verdict] / studies for verdict in get_args(Verdict)}
+@dataclass(frozen=True)
+class Truth:
+    """What is true of the runs, as arguments of their maker, and the verdicts that are wrong then."""
+
+    values: Mapping[str, float]
+    wrong: tuple[Verdict, ...]
+    answers: bool = False  # whether runs have answers on rows
 
 
-def rates_by_looks(rule: Rule, truth: Truth, studies: int, start: int = 0) -> dict[Verdict, float]:
-    """Return the same where a study stops at the first of the looks that decides it."""
-    rng = np.random.default_rng([start, max(LOOKS)])
-    counts: Counter[Verdict] = Counter()
-    for _ in range(studies):
-        frame = rule.make(rng, truth, max(LOOKS))
-        for seeds in LOOKS:
-            verdict = rule.judge(frame[frame["seed"] < seeds], level_for(seeds)).verdict
-            if verdict != "undecided":
-                break
-        counts[verdict] += 1
-    return {verdict: counts[verdict] / studies for verdict in get_args(Verdict)}
+@dataclass(frozen=True)
+class Simulation:
+    """How the runs of a claim are made up, and the truths that are tried."""
+
+    make: Callable[..., pd.DataFrame]  # from the number of units and a truth's values
+    truths: Mapping[str, Truth]
+    unit: str = "seed"  # the column that counts units
+    counts: Sequence[int] = COUNTS
+    means: bool = True  # whether every estimate is a mean over units
+
+
+def truths(
+    effects: Mapping[str, float] | None = None,
+    edges: Sequence[Mapping[str, float]] = (),
+    false: Sequence[Mapping[str, float]] = (),
+    null: float = 0.0,
+) -> dict[str, Truth]:
+    """Return the usual truths.
+
+    Args:
+        effects: The paper's effects; `null` is the value of none, 1 for factors.
+        edges: Values at which one part is just false: an effect is none, or a value lies at the end of its range.
+        false: Values at which one is plainly false.
+        null: The value of no effect.
+    """
+    effects, found = effects or {}, {"as claimed": Truth({}, SIZE)}
+    if effects:
+        away = {name: math.log(value) if null else value for name, value in effects.items()}
+        shares = {"half of it": (0.5, SIZE), "none": (0.0, SIGN), "reversed": (-1.0, SUPPORTED)}
+        for name, (share, wrong) in shares.items():
+            values = {key: math.exp(share * value) if null else share * value for key, value in away.items()}
+            found[name] = Truth(values, wrong)
+    for kind, wrong in ((edges, SIGN), (false, SUPPORTED)):
+        for values in kind:
+            found[", ".join(f"{name} {value:.3g}" for name, value in values.items())] = Truth(values, wrong)
+    return found
+
+
+def with_answers(found: dict[str, Truth], name: str) -> dict[str, Truth]:
+    """Return the truths, and one of them again with answers on rows."""
+    return {**found, f"{name}, answers": replace(found[name], answers=True)}
+
+
+def seeded(arms: Callable[..., made_up.Arms]) -> Callable[..., pd.DataFrame]:
+    """Return the maker of runs from that of a claim's arms."""
+    return lambda seeds, **values: made_up.runs(arms(**values), seeds)
+
+
+def sides(name: str, bound: float, null: float = 0.0) -> list[dict[str, float]]:
+    """Return the values at both ends of an equivalence."""
+    return [{name: bound}, {name: 1 / bound if null else -bound}]
+
+
+SIMULATIONS: dict[str, Simulation] = {
+    "C1": Simulation(
+        made_up.small,
+        truths(
+            edges=[{"up_to": GAIN}, {"beyond": GAIN}, {"silent": GAIN}],
+            false=[{"up_to": 1.0, "silent": 1.0}],
+        ),
+        unit="step",
+    ),
+    "C2": Simulation(
+        made_up.large,
+        truths(edges=[{"last": GAIN}, {"gain": GAIN, "last": GAIN}], false=[{"gain": 1.0, "last": 1.0}]),
+        unit="step",
+    ),
+    "C3": Simulation(
+        seeded(made_up.heat),
+        truths(edges=[{"exponent": end} for end in ABOUT_SQRT], false=[{"exponent": 0.0}]),
+        counts=(1,),
+        means=False,
+    ),
+    "C4": Simulation(
+        seeded(made_up.gaps),
+        truths({"gap": 0.9, "slope": -0.27}, edges=[{"gap": 0.0}, {"slope": 0.0}]),
+    ),
+    "C5": Simulation(
+        seeded(made_up.sharpness),
+        truths({"large": 2.6, "deviation": 3.9}, edges=[{"large": 1.0}, {"deviation": 1.0}], null=1.0),
+    ),
+    "C6": Simulation(
+        seeded(made_up.sharpness),
+        truths(
+            {"large": 2.6, "scala": 2.6 / 6.9},
+            edges=[{"large": 2.6 / 6.9}, {"large": 6.9 * SAME_RATIO, "scala": SAME_RATIO}],
+            null=1.0,
+        ),
+    ),
+    "C7": Simulation(
+        made_up.phases,
+        truths(
+            edges=[
+                *({"inner": 3 * factor - 2} for factor in (1 / SLACK, SLACK)),
+                *({"backward": 2 * factor} for factor in (1 / SLACK, SLACK)),
+                *({"optimizer": factor} for factor in (1 / SLACK, SLACK)),
+            ],
+            false=[{"inner": 0.1, "backward": 1.0}],
+        ),
+        unit="step",
+    ),
+    "C8": Simulation(seeded(made_up.ascents), truths(edges=[{"gain": EQUAL}], false=[{"gain": 2 * EQUAL}])),
+    "C9": Simulation(
+        made_up.results,
+        truths(
+            edges=[{"accuracy": -EQUAL}, {"faster": 2.7 / SLACK}, {"faster": 9.8 * SLACK}],
+            false=[{"faster": 1.0}],
+        ),
+    ),
+    "C10": Simulation(
+        seeded(made_up.table_2),
+        with_answers(
+            truths(
+                {"over_lamb": 0.8, "lamb": 0.2},
+                edges=[
+                    {"over_lamb": 0.0, "lamb": 1.0},
+                    {"over_lamb": EQUAL, "lamb": -EQUAL},
+                    {"over_lamb": 1.4, "lamb": -EQUAL},
+                ],
+            ),
+            "none",
+        ),
+    ),
+    "C11": Simulation(
+        seeded(made_up.ablation),
+        truths(
+            {"groups": -0.2, "noise": -0.8},
+            edges=[{"groups": 0.0}, {"noise": 0.0}, *sides("delay", EQUAL)],
+        ),
+    ),
+    "C12": Simulation(
+        seeded(made_up.freelb),
+        with_answers(truths(edges=sides("accuracy", EQUAL), false=[{"accuracy": 2 * EQUAL}]), "accuracy 0.4"),
+    ),
+    "C13": Simulation(
+        seeded(made_up.kinds),
+        truths(
+            {"target": 0.4, "direction": 0.3, "random": 0.3},
+            edges=[{"target": 0.0}, {"direction": 0.0}, {"random": 0.0}],
+        ),
+    ),
+    "C14": Simulation(
+        made_up.methods,
+        truths({"saved": 1.1**2}, edges=[{"gain": GAIN}, {"baseline": GAIN}], null=1.0),
+        unit="step",
+    ),
+    "C15": Simulation(seeded(made_up.longer), truths({"gain": 1.2})),
+    "C16": Simulation(
+        seeded(made_up.sizes),
+        truths({"slope": -0.19, "gain": 1.0}, edges=[{"slope": 0.0}, {"gain": 0.0}, {"last": 0.0}]),
+    ),
+    "C17": Simulation(
+        seeded(made_up.delays),
+        truths(
+            {"over_start": 2 * EQUAL, "over_last": 2 * EQUAL},
+            edges=[{"over_start": 0.0}, {"over_last": 0.0}, {"start": EQUAL}],
+        ),
+    ),
+    "C18": Simulation(seeded(made_up.rule_rates), truths(edges=sides("scala", EQUAL), false=[{"scala": -2 * EQUAL}])),
+    "C19": Simulation(
+        partial(made_up.outer, wide=0.5, settings=[made_up.SETTINGS[place] for place in (0, 4, 5)]),
+        truths(edges=[{"tight": 1.0}, {"wide": 1.0}]),
+        unit="replica",
+        means=False,
+    ),
+    "C20": Simulation(
+        partial(made_up.inner, ratios=(1.5, 4.0)),
+        truths(edges=[{"bend": 0.5}], false=[{"worst": 1.4}]),
+        unit="problem",
+    ),
+    "C21": Simulation(
+        seeded(made_up.causes),
+        truths(
+            {"draws": 0.8},
+            edges=[
+                *(*sides("scala", EQUAL), *sides("noise", EQUAL), *sides("by_draws", SAME_RATIO, null=1.0)),
+                {"by_noise": SMALL_SHARE},
+            ],
+        ),
+    ),
+    "C22": Simulation(made_up.outer, truths(edges=[{"wide": 1.0}, {"wide": 32.0}], false=[{"wide": 0.3}]), "replica"),
+    "C23": Simulation(
+        partial(made_up.results, scaling=1.0, faster=geometric_mean(OVER_ONE)),
+        truths({"faster": geometric_mean(OVER_ONE)}, null=1.0),
+    ),
+    "C24": Simulation(
+        made_up.results,
+        truths(edges=[{"scaling": 1.5 / SLACK}, {"scaling": 2.4 * SLACK}], false=[{"scaling": 1.0}]),
+    ),
+    "C25": Simulation(seeded(made_up.rule_rates), truths({"baseline": -0.7})),
+    "C26": Simulation(made_up.encoders, truths({"gain": 0.4}, edges=[{"bert": -EQUAL}, {"roberta": -EQUAL}])),
+    "C27": Simulation(
+        made_up.outer,
+        truths(
+            edges=[{"power": -0.5 + convergence.SLACK}, {"added": 1.0}, {"kappa_power": 1.0}], false=[{"power": -0.2}]
+        ),
+        unit="replica",
+    ),
+}
+
+
+def vary(frame: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
+    """Add the noise of real runs to what a made-up frame measures."""
+
+    def noise(*shared: str) -> np.ndarray:
+        """Return a normal number per row, the same for rows that share all of these columns."""
+        if not shared:
+            return rng.normal(size=len(frame))
+        groups = frame.groupby(list(shared), sort=False, dropna=False).ngroup().to_numpy()
+        return rng.normal(size=groups.max() + 1)[groups]
+
+    columns = {name: frame[name] * np.exp(sd * noise()) for name, sd in LOGS.items() if name in frame}
+    if "score" in frame:
+        score = frame["score"]
+        if "doublings" in frame:  # the best rate lies anywhere between two of the grid
+            place = rng.uniform(-0.5, 0.5, size=frame["seed"].max() + 1)[frame["seed"]]
+            score = made_up.LEVEL - frame["curvature"] * (frame["doublings"] + place) ** 2
+        columns["score"] = score + OWN * noise() + TRUNK * noise("trunk", "model", "task", "seed")
+    if "dev" in frame:
+        columns["dev"] = frame["dev"] + OTHER / math.sqrt(2) * noise()
+    if "bend" in frame:
+        columns["bend"] = frame["bend"] + BEND * noise()
+    if "value" in frame:
+        exact = REPLICA * noise("kappa", "clip", "replica") + HORIZON * noise("steps", "replica")
+        by_error = REPLICA * noise("epsilon", "replica")
+        value = (frame["value"] - frame["added"]) * np.exp(exact) + frame["added"] * np.exp(by_error)
+        columns["value"] = value
+    return frame.assign(**columns)
+
+
+def answered(frame: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
+    """Turn the scores of a study on one task into answers on rows, with the noise of real runs.
+
+    On the rows that can vary, half of which are right otherwise, an arm changes some answers in every seed and others
+    by chance, more of them up than down as its score wants. The deviation between seeds includes that chance.
+    """
+    seeds = frame["seed"].nunique()
+    scores = frame["score"].to_numpy().reshape(-1, seeds)  # arms x seeds
+    trunks = frame["trunk"].factorize()[0][::seeds]
+    chance, steady, varying = 100**2 * VARYING / ROWS, STEADY * ROWS / ACTIVE, VARYING * ROWS / ACTIVE
+    lean = scores - scores.mean() + TRUNK * rng.normal(size=scores.shape)[trunks]
+    lean += math.sqrt(OWN**2 - chance) * rng.normal(size=scores.shape)
+    more = (lean / (100 * ACTIVE / ROWS * (1 - steady)))[..., None]  # of a row's chance to change, up or down
+    right = np.arange(ACTIVE) % 2 == 0
+    changed = rng.random((*scores.shape, ACTIVE), dtype=np.float32) < np.where(right, varying - more, varying + more)
+    changed |= rng.random((len(scores), 1, ACTIVE), dtype=np.float32) < steady
+    correct = np.ones((scores.size, ROWS), dtype=np.uint8)
+    correct[:, :ACTIVE] = (right ^ changed).reshape(scores.size, ACTIVE)
+    return frame.assign(score=100 * correct.mean(axis=1), correct=list(correct))
+
+
+Study = Callable[[int], ClaimRecord]
+"""Judges a made-up study by its first units, given how many."""
+
+
+def cut(whole: ClaimRecord, start: int, units: int) -> ClaimRecord:
+    """Return the record of one study from that of many: the deciding parts with estimates from its own units."""
+    parts = []
+    for part in whole.deciding:
+        numbers = part.estimate.numbers[start : start + units]
+        parts.append(replace(part, estimate=mean_interval(numbers, part.estimate.unit)) if numbers else part)
+    return replace(whole, parts=tuple(parts))
+
+
+def studies_of(claim: str, truth: Truth, studies: int, rng: np.random.Generator) -> Iterator[Study]:
+    """Yield made-up studies of a claim."""
+    rule, simulation = RULES[claim], SIMULATIONS[claim]
+    unit, most = simulation.unit, max(simulation.counts)
+
+    def alone(frame: pd.DataFrame) -> Study:
+        return lambda units: rule(frame[frame[unit] % most < units])
+
+    if truth.answers:
+        frame = simulation.make(most, **truth.values)
+        yield from (alone(answered(frame, rng)) for _ in range(studies))
+        return
+    for start in range(0, studies, BATCH):
+        count = min(BATCH, studies - start)
+        frame = vary(simulation.make(count * most, **truth.values), rng)
+        if simulation.means:
+            whole = rule(frame)
+            yield from (partial(cut, whole, place * most) for place in range(count))
+        else:
+            yield from (alone(study) for _, study in frame.groupby(frame[unit] // most))
+
+
+def rates(claim: str, name: str, studies: int) -> dict[str, dict[Verdict, float]]:
+    """Return the share of each verdict under a truth of a claim, by number of units and for studies with looks."""
+    simulation = SIMULATIONS[claim]
+    truth = simulation.truths[name]
+    looks = simulation.means and not truth.answers and simulation.unit == "seed"
+    counts: dict[str, Counter[Verdict]] = {str(units): Counter() for units in simulation.counts}
+    rng = np.random.default_rng([int(claim[1:]), list(simulation.truths).index(name)])
+    for study in studies_of(claim, truth, studies, rng):
+        records = {units: study(units) for units in simulation.counts}
+        for units, record in records.items():
+            counts[str(units)][record.verdict] += 1
+        if looks:
+            verdicts = ((records.get(units) or study(units)).at(level).verdict for units, level in LOOKS.items())
+            decided = next((verdict for verdict in verdicts if verdict != "undecided"), "undecided")
+            counts.setdefault("looks", Counter())[decided] += 1
+    return {
+        units: {verdict: found[verdict] / studies for verdict in get_args(Verdict)} for units, found in counts.items()
+    }
+
+
+def wrong_share(shares: Mapping[Verdict, float], truth: Truth) -> float:
+    """Return the share of verdicts that a truth forbids."""
+    return sum(shares[verdict] for verdict in truth.wrong)
 
 
 @dataclass(frozen=True)
 class Options:
-    """Rates of each verdict over made-up studies."""
+    """Rates of each claim's verdicts over made-up studies."""
 
     studies: int = 1000
-    """Studies per rule, truth and number of seeds."""
-    seeds: tuple[int, ...] = (2, 4, 8)
-    """Seeds of a study."""
-    looks: bool = True
-    """Also with looks at a growing number of seeds."""
-    rules: tuple[str, ...] = tuple(rule.name for rule in RULES)
-    """Rules to try."""
+    """Studies per claim, truth and number of units."""
+    claims: tuple[str, ...] = tuple(SIMULATIONS)
+    """Claims to try; benchmarks/results/verdict_rates.json is written where all are."""
 
 
 def main(options: Options) -> None:
-    """Print a line per rule, truth and number of seeds, in percent."""
-    heads = ("supported", "no effect", "reversed", "undecided", "wrong")
-    print(f"{'rule':<12} {'truth':<23} {'seeds':>8} " + " ".join(f"{head:>9}" for head in heads))
-    for rule in (rule for rule in RULES if rule.name in options.rules):
-        for name, (truth, wrong) in rule.truths.items():
-            found = {str(seeds): rates(rule, truth, seeds, options.studies) for seeds in options.seeds}
-            if options.looks:
-                found["looks"] = rates_by_looks(rule, truth, options.studies)
-            for seeds, shares in found.items():
-                print(f"{rule.name:<12} {name:<23} {seeds:>8} " + _line(shares, wrong), flush=True)
+    """Print a line per claim, truth and number of units, in percent, and a table with a line per claim."""
+    started, found = time.monotonic(), []
+    heads = ("supported", "no effect", "reversed", "undecided", "untested", "wrong")
+    print(f"{'claim':<5} {'truth':<28} {'units':>5} " + " ".join(f"{head:>9}" for head in heads))
+    for claim in options.claims:
+        for name, truth in SIMULATIONS[claim].truths.items():
+            for units, shares in rates(claim, name, options.studies).items():
+                wrong = wrong_share(shares, truth)
+                line = " ".join(f"{100 * share:>9.1f}" for share in (*shares.values(), wrong))
+                print(f"{claim:<5} {name:<28} {units:>5} {line}", flush=True)
+                found.append({"claim": claim, "truth": name, "units": units, **shares, "wrong": wrong})
+    table = summary(pd.DataFrame(found))
+    print(f"\nLargest share of wrong verdicts, and power, in percent:\n{table.to_string(float_format='{:.1f}'.format)}")
+    if options.claims == Options().claims:
+        about = {"studies": options.studies, "seconds": round(time.monotonic() - started)}
+        content = {"settings": about, "environment": describe_environment(), "rates": found}
+        write_json(RESULTS / "verdict_rates.json", {**content, "claims": table.reset_index().to_dict("records")})
 
 
-def _line(shares: Mapping[Verdict, float], wrong: Sequence[Verdict]) -> str:
-    shown = [shares["supported"], shares[NO_EFFECT], shares["reversed"], shares["undecided"]]
-    return " ".join(f"{100 * share:>9.1f}" for share in [*shown, sum(shares[verdict] for verdict in wrong)])
+def summary(found: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per claim: its largest share of wrong verdicts, where, and its power by number of units."""
+    worst = found.loc[found.groupby("claim", sort=False)["wrong"].idxmax()].set_index("claim")
+    power = found[found["truth"] == "as claimed"].pivot(index="claim", columns="units", values="supported")
+    table = worst[["wrong", "truth", "units"]].assign(wrong=100 * worst["wrong"])
+    return table.join((100 * power).rename(columns="power at {}".format))
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    main(tyro.cli(Options, description=__doc__))

@@ -18,7 +18,7 @@ Outcomes of a claim:
 An interval at level 1 - 2a decides its part with one-sided tests at level a. Requiring every part needs no correction
 (an intersection-union test: whichever part is false is supported with probability at most a). One part of several is
 enough to contradict a claim, so these tests are corrected by Holm's procedure. A wrong verdict thus has a probability
-of about 2a, 5% at the usual level; benchmarks/verdict_rates.py measures it with made-up runs.
+of about 2a, 5% at the usual level; benchmarks/verdict_rates.py measures it with made-up runs, claim by claim.
 """
 
 from __future__ import annotations

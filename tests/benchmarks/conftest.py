@@ -1,4 +1,4 @@
-"""The benchmarks are scripts beside one another; their folder is on the path while their tests run."""
+"""What tests of the benchmarks share."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.append(str(BENCHMARKS))  # while modules are collected, which import from it
 
 
 @pytest.fixture(scope="module")
