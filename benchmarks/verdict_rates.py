@@ -405,7 +405,7 @@ class Options:
     studies: int = 1000
     """Studies per claim, truth and number of units."""
     claims: tuple[str, ...] = tuple(SIMULATIONS)
-    """Claims to try; benchmarks/results/verdict_rates.json is written where all are."""
+    """Claims to try; verdict_rates.json (by claim) and .csv (all) in benchmarks/results are written where all are."""
 
 
 def main(options: Options) -> None:
@@ -424,8 +424,9 @@ def main(options: Options) -> None:
     print(f"\nLargest share of wrong verdicts, and power, in percent:\n{table.to_string(float_format='{:.1f}'.format)}")
     if options.claims == Options().claims:
         about = {"studies": options.studies, "seconds": round(time.monotonic() - started)}
-        content = {"settings": about, "environment": describe_environment(), "rates": found}
+        content = {"settings": about, "environment": describe_environment()}
         write_json(RESULTS / "verdict_rates.json", {**content, "claims": table.reset_index().to_dict("records")})
+        pd.DataFrame(found).round(4).to_csv(RESULTS / "verdict_rates.csv", index=False)
 
 
 def summary(found: pd.DataFrame) -> pd.DataFrame:
