@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import itertools
 import json
 import math
 import re
@@ -18,7 +19,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -40,38 +41,33 @@ class Table:
     skipped: int = 0  # malformed rows left out
     unit: str = "line"  # what `lines` counts
 
-    def where(self, row: int) -> str:
-        """Name the file and line of a row, for error messages."""
-        return f"{self.path} {self.unit} {self.lines[row]}"
+    def refuse(self, row: int, fault: str) -> NoReturn:
+        """Raise an error that names the file and the line of a row."""
+        raise UserError(f"{self.path} {self.unit} {self.lines[row]}: {fault}")
 
     def rows(self, task: Task) -> Rows:
         """Convert the table to the task's rows."""
         first, *rest = (list(self.columns[name]) for name in task.text_columns)
-        labels = self._scores(task.label_column) if task.regression else self._class_indices(task)
-        return Rows(first, rest[0] if rest else None, labels)
+        indices = {spelling: index for index, spelling in enumerate(task.file_labels or task.labels)}
+        labels: list[float] = []
+        for row, cell in enumerate(self.columns[task.label_column]):
+            label = _score(cell) if task.regression else indices.get(cell)
+            if label is None and task.regression:
+                self.refuse(row, f"{cell!r} in column {task.label_column!r} is not a finite number")
+            if label is None:
+                self.refuse(row, f"label {cell!r} in column {task.label_column!r} is none of {', '.join(indices)}")
+            labels.append(label)
+        dtype = np.float32 if task.regression else np.int64
+        return Rows(first, rest[0] if rest else None, np.array(labels, dtype=dtype))
 
-    def _class_indices(self, task: Task) -> np.ndarray:
-        index = task.label_index
-        cells = self.columns[task.label_column]
-        labels = np.array([index.get(cell, -1) for cell in cells], dtype=np.int64)
-        if len(labels) and labels.min() < 0:
-            row = int(np.argmin(labels))
-            raise UserError(
-                f"{self.where(row)}: label {cells[row]!r} in column {task.label_column!r} is none of {', '.join(index)}"
-            )
-        return labels
 
-    def _scores(self, column: str) -> np.ndarray:
-        scores = []
-        for row, cell in enumerate(self.columns[column]):
-            try:
-                score = float(cell)
-            except (TypeError, ValueError):
-                score = math.nan
-            if not abs(score) <= _FLOAT32_MAX:
-                raise UserError(f"{self.where(row)}: {cell!r} in column {column!r} is not a finite number")
-            scores.append(score)
-        return np.array(scores, dtype=np.float32)
+def _score(cell: Any) -> float | None:
+    """Return a cell as a number, None if it is none that float32 can hold."""
+    try:
+        score = float(cell)
+    except (TypeError, ValueError):
+        return None
+    return score if abs(score) <= _FLOAT32_MAX else None
 
 
 def load_own_file(data: DataSpec) -> TaskData:
@@ -80,17 +76,13 @@ def load_own_file(data: DataSpec) -> TaskData:
     wanted = _wanted_columns(data, path)
     if data.eval_file is not None and not data.eval_file.is_file():
         raise UserError(f"--eval-file {data.eval_file} does not exist")
-    table = _clean(_read_table(path, wanted), data)
-    task = Task(
-        name=path.name,
-        text_columns=data.text_columns,
-        label_column=wanted[-1],
-        labels=() if data.regression else _classes(table, wanted[-1]),
-        metrics=("pearson", "spearman") if data.regression else ("accuracy",),
-    )
+    table = _read_table(path, wanted, data.regression)
+    labels = () if data.regression else _classes(table, wanted[-1])
+    metrics = ("pearson", "spearman") if data.regression else ("accuracy",)
+    task = Task(path.name, data.text_columns, wanted[-1], labels, metrics)
     rows = table.rows(task)
     if data.eval_file is not None:
-        return TaskData(task, rows, {"dev": _clean(_read_table(data.eval_file, wanted), data).rows(task)})
+        return TaskData(task, rows, {"dev": _read_table(data.eval_file, wanted, data.regression).rows(task)})
     if len(rows) < 2:
         raise UserError(f"{path} has a single row: without --eval-file it takes two, one to train and one to evaluate")
     order = np.random.default_rng([data.data_seed, SPLIT_STREAM]).permutation(len(rows))
@@ -102,7 +94,7 @@ def _wanted_columns(data: DataSpec, path: Path) -> tuple[str, ...]:
     """Return the text columns and the label column; where they are not given, the error lists the file's columns."""
     if not data.text_columns or not data.label_column:
         flag = "--label-column" if data.text_columns else "--text-columns with one or two columns"
-        raise UserError(f"--task {path} needs {flag}; {columns_found(_column_names(path))}")
+        raise UserError(f"--task {path} needs {flag}; columns found: {', '.join(_column_names(path))}")
     wanted = (*data.text_columns, data.label_column)
     if len(data.text_columns) > 2:
         raise UserError(f"--text-columns takes one or two columns, not {len(data.text_columns)}")
@@ -111,44 +103,53 @@ def _wanted_columns(data: DataSpec, path: Path) -> tuple[str, ...]:
     return wanted
 
 
-def _clean(table: Table, data: DataSpec) -> Table:
-    """Convert texts to strings and, for classification, labels to their spelling."""
-    label = data.label_column or ""
-    columns: dict[str, Sequence[Any]] = dict(table.columns)
-    for name in data.text_columns:
-        columns[name] = [_text(table, row, name, cell) for row, cell in enumerate(columns[name])]
-    if not data.regression:
+def _read_table(path: Path, wanted: Sequence[str], regression: bool) -> Table:
+    """Read the wanted columns of a user's file, the label last: texts as strings and, unless scores, labels as spelled.
+
+    A missing cell is an error.
+    """
+    ending = _ending(path)
+    rows = list(_READERS[ending](path, wanted))
+    if not rows:
+        raise UserError(f"file {path} has no rows")
+    lines, *cells = zip(*rows, strict=True)
+    table = Table(path, dict(zip(wanted, cells, strict=True)), lines, unit="row" if ending == ".parquet" else "line")
+    for name, column in table.columns.items():
+        for row, cell in enumerate(column):
+            if cell is None or cell != cell:  # nan, which other tools write where a cell is missing
+                table.refuse(row, f"column {name!r} is empty" + ("" if cell is None else f" ({cell})"))
+    *texts, label = wanted
+    columns = {name: [_text(table, row, name, cell) for row, cell in enumerate(table.columns[name])] for name in texts}
+    columns[label] = table.columns[label]
+    if regression and any(isinstance(cell, bool) for cell in columns[label]):
+        raise UserError(f"{path}: column {label!r} holds true and false, which are no numbers to predict")
+    if not regression:
         columns[label] = [_spelling(table, row, label, cell) for row, cell in enumerate(columns[label])]
-    elif any(isinstance(cell, bool) for cell in columns[label]):
-        raise UserError(f"{table.path}: column {label!r} holds true and false, which are no numbers to predict")
     return dataclasses.replace(table, columns=columns)
 
 
 def _text(table: Table, row: int, name: str, cell: Any) -> str:
     if isinstance(cell, (dict, list, bytes)):
-        raise UserError(f"{table.where(row)}: column {name!r} holds {type(cell).__name__}, not text")
-    text = cell if isinstance(cell, str) else str(cell)
+        table.refuse(row, f"column {name!r} holds {type(cell).__name__}, not text")
+    text = str(cell)
     try:
         text.encode()
     except UnicodeEncodeError:  # JSON can spell half of a surrogate pair, which no tokenizer accepts
-        raise UserError(f"{table.where(row)}: column {name!r} holds half of a surrogate pair") from None
+        table.refuse(row, f"column {name!r} holds half of a surrogate pair")
     return text
 
 
 def _spelling(table: Table, row: int, name: str, cell: Any) -> str:
     """Spell a class, the same for the string "1", the integer 1 and the float 1.0 that other tools make of it."""
     if isinstance(cell, (dict, list, bytes)):
-        raise UserError(f"{table.where(row)}: column {name!r} holds {type(cell).__name__}, not a label")
+        table.refuse(row, f"column {name!r} holds {type(cell).__name__}, not a label")
     if isinstance(cell, bool):
         return "true" if cell else "false"
     if isinstance(cell, float) and math.isinf(cell):
-        raise UserError(f"{table.where(row)}: column {name!r} holds {cell}, which is no class")
+        table.refuse(row, f"column {name!r} holds {cell}, which is no class")
     if isinstance(cell, float) and cell.is_integer():
         return str(int(cell))
-    text = str(cell).strip()
-    if not text:
-        raise UserError(f"{table.where(row)}: column {name!r} is empty")
-    return text
+    return str(cell).strip() or table.refuse(row, f"column {name!r} is empty")
 
 
 def _classes(table: Table, name: str) -> tuple[str, ...]:
@@ -162,7 +163,7 @@ def _classes(table: Table, name: str) -> tuple[str, ...]:
         return tuple(sorted(spellings))
     for row, spelling in enumerate(table.columns[name]):
         if not math.isfinite(values[spelling]):
-            raise UserError(f"{table.where(row)}: column {name!r} holds {spelling} among numbers, which is no class")
+            table.refuse(row, f"column {name!r} holds {spelling} among numbers, which is no class")
     fractions = sorted(spelling for spelling in spellings if not _INTEGER.fullmatch(spelling))
     if fractions:
         raise UserError(
@@ -171,92 +172,63 @@ def _classes(table: Table, name: str) -> tuple[str, ...]:
     return tuple(sorted(spellings, key=lambda spelling: (int(spelling), spelling)))
 
 
-def _read_table(path: Path, wanted: Sequence[str]) -> Table:
-    """Read the wanted columns of a user's file; a missing cell is an error."""
-    _check_ending(path)
-    columns: dict[str, list[Any]] = {name: [] for name in wanted}
-    lines: list[int] = []
-    for line, record in _READERS[path.suffix.lower()](path, wanted):
-        lines.append(line)
-        for name, cells in columns.items():
-            cells.append(record[name])
-    if not lines:
-        raise UserError(f"file {path} has no rows")
-    table = Table(path, columns, lines, unit="row" if path.suffix.lower() == ".parquet" else "line")
-    for name, cells in columns.items():
-        for row, cell in enumerate(cells):
-            if cell is None or cell != cell:  # nan, which other tools write where a cell is missing
-                value = "" if cell is None else f" ({cell})"
-                raise UserError(f"{table.where(row)}: column {name!r} is empty{value}")
-    return table
-
-
 def _column_names(path: Path) -> list[str]:
-    _check_ending(path)
-    if path.suffix.lower() == ".parquet":
+    ending = _ending(path)
+    if ending == ".parquet":
         with _open_parquet(path) as file:
             return list(file.schema_arrow.names)
-    if path.suffix.lower() == ".jsonl":
-        return list(next(_jsonl_records(path, ()))[1])
-    return _separated_rows(path)[0]
+    return list(next(_json_objects(path))[1]) if ending == ".jsonl" else _separated_rows(path)[0]
 
 
 def read_text(path: Path) -> str:
     """Read a UTF-8 file without its byte order mark."""
     try:
-        content = path.read_bytes()
+        text = path.read_bytes().decode("utf-8").removeprefix("\ufeff")
     except FileNotFoundError:
         raise UserError(f"file {path} does not exist") from None
     except OSError as error:
         raise UserError(f"file {path} cannot be read: {error.strerror}") from None
-    try:
-        text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise UserError(
-            f"{path} line {line}: byte {content[error.start]:#04x} at position {error.start} is not UTF-8; "
-            "save the file as UTF-8"
-        ) from None
-    text = text.removeprefix("\ufeff")
+        line, byte = error.object.count(b"\n", 0, error.start) + 1, error.object[error.start]
+        place = f"{path} line {line}: byte {byte:#04x} at position {error.start}"
+        raise UserError(f"{place} is not UTF-8; save the file as UTF-8") from None
     if not text.strip():
         raise UserError(f"file {path} is empty")
     return text
 
 
-def columns_found(names: Sequence[str]) -> str:
-    """List the columns of a file for an error message."""
-    return "columns found: " + ", ".join(names)
-
-
-def require_columns(path: Path, names: Sequence[str], wanted: Sequence[str]) -> None:
-    """Refuse a file that lacks a wanted column or has it twice."""
+def require_columns(source: Path | str, names: Sequence[str], wanted: Sequence[str]) -> None:
+    """Refuse a file or data set that lacks a wanted column or has it twice."""
     for name in wanted:
-        if name not in names:
-            raise UserError(f"{path} has no column {name!r}; {columns_found(names)}")
-        if list(names).count(name) > 1:
-            raise UserError(f"{path} has more than one column {name!r}; {columns_found(names)}")
+        count = list(names).count(name)
+        if count != 1:
+            many = "more than one" if count else "no"
+            raise UserError(f"{source} has {many} column {name!r}; columns found: {', '.join(names)}")
 
 
-def _check_ending(path: Path) -> None:
-    if path.suffix.lower() not in _READERS:
+def _ending(path: Path) -> str:
+    """Return the ending of a file that can be read, in lower case."""
+    ending = path.suffix.lower()
+    if ending not in _READERS:
         raise UserError(f"file {path} must end in one of {', '.join(_READERS)}")
     if not path.is_file():
         raise UserError(f"file {path} does not exist" if not path.exists() else f"{path} is not a file")
+    return ending
 
 
-Records = Iterator[tuple[int, Mapping[str, Any]]]
-"""The line each row starts on, and its cells by column."""
+Cells = Iterator[tuple[Any, ...]]
+"""For each row the line it starts on, and its cells of the wanted columns."""
 
 
-def _separated_records(path: Path, wanted: Sequence[str]) -> Records:
+def _separated_cells(path: Path, wanted: Sequence[str]) -> Cells:
     header, rows = _separated_rows(path)
     require_columns(path, header, wanted)
-    indices = {name: header.index(name) for name in wanted}
+    indices = [header.index(name) for name in wanted]
     for line, fields in rows:
         if len(fields) != len(header):
             note = "; a .tsv has no quoting, a .csv has" if path.suffix.lower() == ".tsv" else ""
             raise UserError(f"{path} line {line} has {len(fields)} fields instead of {len(header)}{note}")
-        yield line, {name: fields[index] or None for name, index in indices.items()}
+        yield line, *(fields[index] or None for index in indices)
 
 
 def _separated_rows(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
@@ -286,7 +258,15 @@ def _csv_rows(path: Path, text: str) -> Generator[tuple[int, list[str]], None, N
         csv.field_size_limit(default)
 
 
-def _jsonl_records(path: Path, wanted: Sequence[str]) -> Records:
+def _jsonl_cells(path: Path, wanted: Sequence[str]) -> Cells:
+    for line, value in _json_objects(path):
+        for name in wanted:
+            if name not in value:
+                raise UserError(f"{path} line {line} has no key {name!r}; keys found: {', '.join(value)}")
+        yield line, *(value[name] for name in wanted)
+
+
+def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for line, content in enumerate(read_text(path).split("\n"), start=1):
         if not content.strip():
             continue
@@ -296,9 +276,6 @@ def _jsonl_records(path: Path, wanted: Sequence[str]) -> Records:
             raise UserError(f"{path} line {line} is not JSON: {error}") from None
         if not isinstance(value, dict):
             raise UserError(f'{path} line {line} is not a JSON object such as {{"text": ..., "label": ...}}')
-        for name in wanted:
-            if name not in value:
-                raise UserError(f"{path} line {line} has no key {name!r}; keys found: {', '.join(value)}")
         yield line, value
 
 
@@ -314,18 +291,16 @@ def _open_parquet(path: Path) -> Iterator[Any]:
         raise UserError(f"file {path} cannot be read as parquet: {str(error).splitlines()[0]}") from None
 
 
-def _parquet_records(path: Path, wanted: Sequence[str]) -> Records:
+def _parquet_cells(path: Path, wanted: Sequence[str]) -> Cells:
     with _open_parquet(path) as file:
         require_columns(path, file.schema_arrow.names, wanted)
         content = file.read(columns=list(wanted))
-    columns = [content.column(name).to_pylist() for name in wanted]
-    for row, cells in enumerate(zip(*columns, strict=True), start=1):
-        yield row, dict(zip(wanted, cells, strict=True))
+    return zip(itertools.count(1), *(content.column(name).to_pylist() for name in wanted))
 
 
-_READERS: dict[str, Callable[[Path, Sequence[str]], Records]] = {
-    ".csv": _separated_records,
-    ".tsv": _separated_records,
-    ".jsonl": _jsonl_records,
-    ".parquet": _parquet_records,
+_READERS: dict[str, Callable[[Path, Sequence[str]], Cells]] = {
+    ".csv": _separated_cells,
+    ".tsv": _separated_cells,
+    ".jsonl": _jsonl_cells,
+    ".parquet": _parquet_cells,
 }

@@ -44,11 +44,6 @@ class Task:
         """Whether the task's rows are generated rather than read (a user's file may be called mini-x.csv)."""
         return self.name.startswith("mini-") and self.name in TASKS
 
-    @property
-    def label_index(self) -> dict[str, int]:
-        """Class index by the spelling that files use."""
-        return {spelling: index for index, spelling in enumerate(self.file_labels or self.labels)}
-
 
 @dataclass(frozen=True)
 class Rows:
