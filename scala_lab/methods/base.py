@@ -97,10 +97,11 @@ class Step:
         return 1.0
 
 
+@dataclass(frozen=True)
 class PlainStep(Step):
     """Gradient of (1/B) * sum of the task loss; cost 3F, when a backward counts as two forward passes F."""
 
-    phases = ("clean forward", "backward")
+    phases: tuple[str, str] = ("clean forward", "backward")
 
     def __call__(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
         """Add the micro-batch's gradient."""
