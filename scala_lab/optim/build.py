@@ -72,8 +72,7 @@ def undecayed_names(model: nn.Module) -> set[str]:
 
 
 def _is_norm(module: nn.Module) -> bool:
-    rms = getattr(torch.nn, "RMSNorm", nn.LayerNorm)
-    return isinstance(module, (nn.LayerNorm, rms)) or type(module).__name__.endswith(("LayerNorm", "RMSNorm"))
+    return isinstance(module, (nn.LayerNorm, nn.RMSNorm)) or type(module).__name__.endswith(("LayerNorm", "RMSNorm"))
 
 
 def layer_names(model: nn.Module) -> dict[str, str]:
