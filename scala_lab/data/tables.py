@@ -184,8 +184,6 @@ def read_text(path: Path) -> str:
     """Read a UTF-8 file without its byte order mark."""
     try:
         text = path.read_bytes().decode("utf-8").removeprefix("\ufeff")
-    except FileNotFoundError:
-        raise UserError(f"file {path} does not exist") from None
     except OSError as error:
         raise UserError(f"file {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
