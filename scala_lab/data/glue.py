@@ -6,8 +6,8 @@ the text. Columns are identified by header name, so both the wide files of the f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,29 +103,17 @@ def load_from_hub(task: Task) -> TaskData:
     return TaskData(task, train, dict(zip(splits, evals, strict=True)))
 
 
-@contextmanager
-def _offline() -> Iterator[None]:
-    """Restrict `datasets` and `huggingface_hub` to earlier downloads, without minutes of retries."""
+def _load_splits(task: Task, splits: list[str]) -> list[datasets.Dataset]:
     import datasets
     import huggingface_hub
 
-    modules: list[Any] = [datasets.config, huggingface_hub.constants]
-    before = [module.HF_HUB_OFFLINE for module in modules]
-    try:
-        for module in modules:
-            module.HF_HUB_OFFLINE = True
-        yield
-    finally:
-        for module, value in zip(modules, before, strict=True):
-            module.HF_HUB_OFFLINE = value
-
-
-def _load_splits(task: Task, splits: list[str]) -> list[datasets.Dataset]:
-    import datasets
-
     online = Path(HUB_DATASET).is_dir() or (not datasets.config.HF_HUB_OFFLINE and hub_reachable())
+    restricted: list[Any] = [] if online else [datasets.config, huggingface_hub.constants]
     try:
-        with nullcontext() if online else _offline():
+        with ExitStack() as stack:
+            for module in restricted:  # to earlier downloads, without minutes of retries
+                stack.callback(setattr, module, "HF_HUB_OFFLINE", module.HF_HUB_OFFLINE)
+                module.HF_HUB_OFFLINE = True
             return datasets.load_dataset(HUB_DATASET, task.name, split=splits)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

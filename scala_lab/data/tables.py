@@ -16,7 +16,6 @@ import math
 import re
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -119,12 +118,13 @@ def _read_table(path: Path, wanted: Sequence[str], regression: bool) -> Table:
             if cell is None or cell != cell:  # nan, which other tools write where a cell is missing
                 table.refuse(row, f"column {name!r} is empty" + ("" if cell is None else f" ({cell})"))
     *texts, label = wanted
-    columns = {name: [_text(table, row, name, cell) for row, cell in enumerate(table.columns[name])] for name in texts}
-    columns[label] = table.columns[label]
-    if regression and any(isinstance(cell, bool) for cell in columns[label]):
-        raise UserError(f"{path}: column {label!r} holds true and false, which are no numbers to predict")
+    columns = dict(table.columns)
+    for name in texts:
+        columns[name] = [_text(table, row, name, cell) for row, cell in enumerate(columns[name])]
     if not regression:
         columns[label] = [_spelling(table, row, label, cell) for row, cell in enumerate(columns[label])]
+    elif any(isinstance(cell, bool) for cell in columns[label]):
+        raise UserError(f"{path}: column {label!r} holds true and false, which are no numbers to predict")
     return dataclasses.replace(table, columns=columns)
 
 
@@ -175,8 +175,7 @@ def _classes(table: Table, name: str) -> tuple[str, ...]:
 def _column_names(path: Path) -> list[str]:
     ending = _ending(path)
     if ending == ".parquet":
-        with _open_parquet(path) as file:
-            return list(file.schema_arrow.names)
+        return _read_parquet(path, ())[0]
     return list(next(_json_objects(path))[1]) if ending == ".jsonl" else _separated_rows(path)[0]
 
 
@@ -277,23 +276,22 @@ def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield line, value
 
 
-@contextmanager
-def _open_parquet(path: Path) -> Iterator[Any]:
-    """Open a parquet file; a fault while reading it in the block is a UserError."""
+def _read_parquet(path: Path, wanted: Sequence[str]) -> tuple[list[str], list[list[Any]]]:
+    """Return the names of all columns, and the cells of the wanted ones."""
     import pyarrow
     import pyarrow.parquet
 
     try:
-        yield pyarrow.parquet.ParquetFile(path)
+        file = pyarrow.parquet.ParquetFile(path)
+        require_columns(path, file.schema_arrow.names, wanted)
+        content = file.read(columns=list(wanted))
+        return file.schema_arrow.names, [content.column(name).to_pylist() for name in wanted]
     except (pyarrow.ArrowException, OSError) as error:
         raise UserError(f"file {path} cannot be read as parquet: {str(error).splitlines()[0]}") from None
 
 
 def _parquet_cells(path: Path, wanted: Sequence[str]) -> Cells:
-    with _open_parquet(path) as file:
-        require_columns(path, file.schema_arrow.names, wanted)
-        content = file.read(columns=list(wanted))
-    return zip(itertools.count(1), *(content.column(name).to_pylist() for name in wanted))
+    return zip(itertools.count(1), *_read_parquet(path, wanted)[1])
 
 
 _READERS: dict[str, Callable[[Path, Sequence[str]], Cells]] = {
