@@ -17,15 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scala_lab.data.synthetic import lexicon
+from scala_lab.data.synthetic import lexicon, pairs
 from scala_lab.data.synthetic.lexicon import FRAMES, LISTS, OPINIONS, Rng
-from scala_lab.data.synthetic.pairs import (
-    Numbers,
-    premise_and_hypothesis,
-    question_and_sentence,
-    question_pair,
-    sentence_pair,
-)
 from scala_lab.data.synthetic.scenes import CONTRADICTION, ENTAILMENT, NEUTRAL
 from scala_lab.data.tasks import Rows
 
@@ -41,7 +34,7 @@ _STANCES = list(OPINIONS["stance"].items())
 _ASPECTS = LISTS["aspect"]
 
 
-def opinion(rng: Rng, depths: Numbers, positive: bool) -> str:
+def opinion(rng: Rng, depths: pairs.Numbers, positive: bool) -> str:
     """Draw a sentence of this sign whose value is clearly not zero, of one of the given depths."""
     while True:
         text, value = compose(rng, rng.choice(depths))
@@ -117,19 +110,19 @@ Row = tuple[str, str | None, float]
 Labels = dict[tuple[str, str | None], float]  # the label of each row by its texts, in the order of the rows
 
 
-def _opinion_row(rng: Rng, depths: Numbers, label: int) -> Row:
+def _opinion_row(rng: Rng, depths: pairs.Numbers, label: int) -> Row:
     return opinion(rng, depths, label == 1), None, label
 
 
-def _similarity_row(rng: Rng, depths: Numbers, edits: Numbers, label: int) -> Row:
-    return sentence_pair(rng, rng.choice(depths), edits)
+def _similarity_row(rng: Rng, depths: pairs.Numbers, edits: pairs.Numbers, label: int) -> Row:
+    return pairs.sentence_pair(rng, rng.choice(depths), edits)
 
 
-EMBEDDED: dict[str, tuple[int, Callable[..., Row], tuple[Numbers, ...], tuple[Numbers, ...]]] = {
+EMBEDDED: dict[str, tuple[int, Callable[..., Row], tuple[pairs.Numbers, ...], tuple[pairs.Numbers, ...]]] = {
     "mini-sst2": (2, _opinion_row, ((0, 0, 0, 1),), ((0, 0, 1, 1),)),
-    "mini-qnli": (2, question_and_sentence, ((0,), (1, 1, 1, 2), (0, 1, 2)), ((0, 0, 0, 1), (1, 1, 2), (1, 2))),
-    "mini-mnli": (3, premise_and_hypothesis, ((0,), (1, 1, 1, 2)), ((0, 0, 0, 1), (1, 1, 2))),
-    "mini-qqp": (2, question_pair, ((1, 2, 3),), ((1, 1, 2),)),
+    "mini-qnli": (2, pairs.question_and_sentence, ((0,), (1, 1, 1, 2), (0, 1, 2)), ((0, 0, 0, 1), (1, 1, 2), (1, 2))),
+    "mini-mnli": (3, pairs.premise_and_hypothesis, ((0,), (1, 1, 1, 2)), ((0, 0, 0, 1), (1, 1, 2))),
+    "mini-qqp": (2, pairs.question_pair, ((1, 2, 3),), ((1, 1, 2),)),
     "mini-stsb": (0, _similarity_row, ((0, 0, 0, 1), (0, 1, 2, 3, 4)), ((0, 1), (1, 2, 3, 4))),
 }
 """By task: the number of classes (0: a score), the function that draws a row, and the numbers from which it draws
@@ -215,23 +208,23 @@ def _agreement(rng: Rng) -> Line:
 
 def _consequence(rng: Rng) -> Line:
     label = rng.choice((ENTAILMENT, ENTAILMENT, NEUTRAL, CONTRADICTION))
-    first, second, _ = premise_and_hypothesis(rng, (0, 0, 0, 1), (0, 1, 1, 2), label)
+    first, second, _ = pairs.premise_and_hypothesis(rng, (0, 0, 0, 1), (0, 1, 1, 2), label)
     connective = {ENTAILMENT: "therefore", NEUTRAL: "perhaps", CONTRADICTION: "impossible"}[label]
     return _pair(rng, first, second, label == ENTAILMENT, connective)
 
 
 def _answer(rng: Rng) -> Line:
-    first, second, label = question_and_sentence(rng, (0,), (1, 1, 2), (0, 1, 2), int(rng.bernoulli(0.5)))
+    first, second, label = pairs.question_and_sentence(rng, (0,), (1, 1, 2), (0, 1, 2), int(rng.bernoulli(0.5)))
     return _pair(rng, first, second, label == 0, ("listen", "besides")[label])
 
 
 def _same_question(rng: Rng) -> Line:
-    first, second, label = question_pair(rng, (1, 1, 2), int(rng.bernoulli(0.5)))
+    first, second, label = pairs.question_pair(rng, (1, 1, 2), int(rng.bernoulli(0.5)))
     return _pair(rng, first, second, label == 1, ("also", "again")[label])
 
 
 def _similar(rng: Rng) -> Line:
-    first, second, score = sentence_pair(rng, 0, (0, 1, 2, 3, 4))
+    first, second, score = pairs.sentence_pair(rng, 0, (0, 1, 2, 3, 4))
     return Line(f"{first}\t{second}", score > 2.5)
 
 

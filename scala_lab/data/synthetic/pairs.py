@@ -66,7 +66,6 @@ def question_pair(rng: Rng, edits: Numbers, label: int) -> Pair:
     first = draw_fact(rng, 0)
     slots = ["who", "where", "when", "how", "may", "why"] + ["what"] * (first.action.object is not None)
     slot = second_slot = rng.choice(slots)
-    first = first._replace(action=first.action._replace(negated=False))
     second = edit(rng, first, "synonym", 3)
     if label == 0:
         u = rng.random()
@@ -93,10 +92,8 @@ def sentence_pair(rng: Rng, depth: int, edits: Numbers) -> tuple[str, str, float
         second = edit(rng, first, f"synonym negate {EDITS['change']}", rng.choice(edits))
         if rng.bernoulli(0.3):
             other = draw_fact(rng, depth)
-            if rng.bernoulli(0.5):
-                second = second._replace(action=other.action)
-            else:
-                second = second._replace(subject=other.subject)
+            part = "action" if rng.bernoulli(0.5) else "subject"
+            second = second._replace(**{part: getattr(other, part)})
     return *_word_sentences(rng, first, second), similarity(first, second)
 
 
@@ -151,7 +148,7 @@ def _draw_question(rng: Rng, fact: Scene, slot: str, wrong: bool, edits: int) ->
 
 
 def _without_slot(scene: Scene, slot: str) -> Scene:
-    """Blank the slot that a question asks for, so that it does not count as a difference."""
+    """Blank the slot that a question asks for, and the negation, so that they do not count as a difference."""
     blank: dict[str, Any] = {"where": {"place": None}, "when": {"time": None}, "what": {"object": Phrase("object")}}
     action = scene.action._replace(negated=False, **blank.get(slot, {}))
     return scene._replace(action=action, subject=Phrase("person") if slot == "who" else scene.subject)
