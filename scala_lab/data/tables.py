@@ -93,7 +93,7 @@ def _wanted_columns(data: DataSpec, path: Path) -> tuple[str, ...]:
     """Return the text columns and the label column; where they are not given, the error lists the file's columns."""
     if not data.text_columns or not data.label_column:
         flag = "--label-column" if data.text_columns else "--text-columns with one or two columns"
-        raise UserError(f"--task {path} needs {flag}; columns found: {', '.join(_column_names(path))}")
+        raise UserError(f"--task {path} needs {flag}; columns found: {', '.join(_READERS[_ending(path)](path, ())[0])}")
     wanted = (*data.text_columns, data.label_column)
     if len(data.text_columns) > 2:
         raise UserError(f"--text-columns takes one or two columns, not {len(data.text_columns)}")
@@ -108,7 +108,7 @@ def _read_table(path: Path, wanted: Sequence[str], regression: bool) -> Table:
     A missing cell is an error.
     """
     ending = _ending(path)
-    rows = list(_READERS[ending](path, wanted))
+    rows = list(_READERS[ending](path, wanted)[1])
     if not rows:
         raise UserError(f"file {path} has no rows")
     lines, *cells = zip(*rows, strict=True)
@@ -172,13 +172,6 @@ def _classes(table: Table, name: str) -> tuple[str, ...]:
     return tuple(sorted(spellings, key=lambda spelling: (int(spelling), spelling)))
 
 
-def _column_names(path: Path) -> list[str]:
-    ending = _ending(path)
-    if ending == ".parquet":
-        return _read_parquet(path, ())[0]
-    return list(next(_json_objects(path))[1]) if ending == ".jsonl" else _separated_rows(path)[0]
-
-
 def read_text(path: Path) -> str:
     """Read a UTF-8 file without its byte order mark."""
     try:
@@ -213,32 +206,28 @@ def _ending(path: Path) -> str:
     return ending
 
 
-Cells = Iterator[tuple[Any, ...]]
-"""For each row the line it starts on, and its cells of the wanted columns."""
+Found = tuple[list[str], Iterator[tuple[Any, ...]]]
+"""The columns of a file, and for each row the line it starts on and its cells of the wanted columns."""
 
 
-def _separated_cells(path: Path, wanted: Sequence[str]) -> Cells:
-    header, rows = _separated_rows(path)
+def _read_separated(path: Path, wanted: Sequence[str]) -> Found:
+    text, tabs = read_text(path), path.suffix.lower() == ".tsv"
+    lines = enumerate((row.removesuffix("\r").split("\t") for row in text.split("\n")), start=1)
+    rows = ((line, fields) for line, fields in (lines if tabs else _csv_rows(path, text)) if fields and fields != [""])
+    header = [name.strip() for name in next(rows, (0, []))[1]]
+    if not header:
+        raise UserError(f"file {path} is empty")
     require_columns(path, header, wanted)
-    indices = [header.index(name) for name in wanted]
-    for line, fields in rows:
-        if len(fields) != len(header):
-            note = "; a .tsv has no quoting, a .csv has" if path.suffix.lower() == ".tsv" else ""
-            raise UserError(f"{path} line {line} has {len(fields)} fields instead of {len(header)}{note}")
-        yield line, *(fields[index] or None for index in indices)
 
+    def cells() -> Iterator[tuple[Any, ...]]:
+        indices = [header.index(name) for name in wanted]
+        for line, fields in rows:
+            if len(fields) != len(header):
+                note = "; a .tsv has no quoting, a .csv has" if tabs else ""
+                raise UserError(f"{path} line {line} has {len(fields)} fields instead of {len(header)}{note}")
+            yield line, *(fields[index] or None for index in indices)
 
-def _separated_rows(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    """Return the header, and the fields of each row with the line it starts on, without blank lines."""
-    text = read_text(path)
-    if path.suffix.lower() == ".tsv":
-        rows = ((line, row.removesuffix("\r").split("\t")) for line, row in enumerate(text.split("\n"), start=1))
-    else:
-        rows = _csv_rows(path, text)
-    rows = ((line, fields) for line, fields in rows if fields and fields != [""])
-    for _, names in rows:
-        return [name.strip() for name in names], rows
-    raise UserError(f"file {path} is empty")
+    return header, cells()
 
 
 def _csv_rows(path: Path, text: str) -> Generator[tuple[int, list[str]], None, None]:
@@ -255,12 +244,18 @@ def _csv_rows(path: Path, text: str) -> Generator[tuple[int, list[str]], None, N
         csv.field_size_limit(default)
 
 
-def _jsonl_cells(path: Path, wanted: Sequence[str]) -> Cells:
-    for line, value in _json_objects(path):
-        for name in wanted:
-            if name not in value:
-                raise UserError(f"{path} line {line} has no key {name!r}; keys found: {', '.join(value)}")
-        yield line, *(value[name] for name in wanted)
+def _read_jsonl(path: Path, wanted: Sequence[str]) -> Found:
+    objects = _json_objects(path)
+    first = next(objects)
+
+    def cells() -> Iterator[tuple[Any, ...]]:
+        for line, value in itertools.chain([first], objects):
+            for name in wanted:
+                if name not in value:
+                    raise UserError(f"{path} line {line} has no key {name!r}; keys found: {', '.join(value)}")
+            yield line, *(value[name] for name in wanted)
+
+    return list(first[1]), cells()
 
 
 def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -276,8 +271,7 @@ def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield line, value
 
 
-def _read_parquet(path: Path, wanted: Sequence[str]) -> tuple[list[str], list[list[Any]]]:
-    """Return the names of all columns, and the cells of the wanted ones."""
+def _read_parquet(path: Path, wanted: Sequence[str]) -> Found:
     import pyarrow
     import pyarrow.parquet
 
@@ -285,18 +279,15 @@ def _read_parquet(path: Path, wanted: Sequence[str]) -> tuple[list[str], list[li
         file = pyarrow.parquet.ParquetFile(path)
         require_columns(path, file.schema_arrow.names, wanted)
         content = file.read(columns=list(wanted))
-        return file.schema_arrow.names, [content.column(name).to_pylist() for name in wanted]
     except (pyarrow.ArrowException, OSError) as error:
         raise UserError(f"file {path} cannot be read as parquet: {str(error).splitlines()[0]}") from None
+    columns = (content.column(name).to_pylist() for name in wanted)
+    return file.schema_arrow.names, zip(itertools.count(1), *columns)
 
 
-def _parquet_cells(path: Path, wanted: Sequence[str]) -> Cells:
-    return zip(itertools.count(1), *_read_parquet(path, wanted)[1])
-
-
-_READERS: dict[str, Callable[[Path, Sequence[str]], Cells]] = {
-    ".csv": _separated_cells,
-    ".tsv": _separated_cells,
-    ".jsonl": _jsonl_cells,
-    ".parquet": _parquet_cells,
+_READERS: dict[str, Callable[[Path, Sequence[str]], Found]] = {
+    ".csv": _read_separated,
+    ".tsv": _read_separated,
+    ".jsonl": _read_jsonl,
+    ".parquet": _read_parquet,
 }
