@@ -215,7 +215,7 @@ def swap(scene: Scene) -> Scene:
 def _substitute(table: dict[str, dict[str, list[str]]], kind: str, rng: Rng, part: P) -> P:
     """Replace the noun, adjective or verb of a part of a scene by a word that the table lists for it or its synonym."""
     word = getattr(part, kind)
-    others = table[kind].get(word) or table[kind].get(canonical(kind, word))
+    others: Sequence[Any] | None = table[kind].get(word) or table[kind].get(canonical(kind, word))
     return part._replace(**{kind: rng.choice(others)}) if others else part
 
 
