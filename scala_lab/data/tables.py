@@ -154,9 +154,9 @@ def _spelling(table: Table, row: int, name: str, cell: Any) -> str:
 
 def _classes(table: Table, name: str) -> tuple[str, ...]:
     """List the distinct labels: by value where all are integers, else by spelling."""
-    spellings = set(table.columns[name])
+    spellings, column = set(table.columns[name]), f"{table.path}: column {name!r}"
     if len(spellings) < 2:
-        raise UserError(f"{table.path}: column {name!r} holds only {spellings.pop()!r}; it takes at least two classes")
+        raise UserError(f"{column} holds only {spellings.pop()!r}; it takes at least two classes")
     try:
         values = {spelling: float(spelling) for spelling in spellings}
     except ValueError:
@@ -166,9 +166,7 @@ def _classes(table: Table, name: str) -> tuple[str, ...]:
             table.refuse(row, f"column {name!r} holds {spelling} among numbers, which is no class")
     fractions = sorted(spelling for spelling in spellings if not _INTEGER.fullmatch(spelling))
     if fractions:
-        raise UserError(
-            f"{table.path}: column {name!r} holds numbers such as {fractions[0]}; add --regression to predict them"
-        )
+        raise UserError(f"{column} holds numbers such as {fractions[0]}; add --regression to predict them")
     return tuple(sorted(spellings, key=lambda spelling: (int(spelling), spelling)))
 
 

@@ -49,10 +49,7 @@ _CANONICAL = _table("synonyms", lambda text: {word: group[0] for group in _group
 CHILDREN = _table("taxonomies", lambda table: {parent: words.split() for parent, words in table.items()})
 PARENT = {kind: {word: parent for parent in table for word in table[parent]} for kind, table in CHILDREN.items()}
 HYPERNYMS = {kind: {word: [parent] for word, parent in table.items()} for kind, table in PARENT.items()}
-SIBLINGS = {
-    kind: {word: [other for other in CHILDREN[kind][parent] if other != word] for word, parent in table.items()}
-    for kind, table in PARENT.items()
-}
+SIBLINGS = _table("taxonomies", lambda table: _others(",".join(table.values())))
 
 _FORMS = _table("verbs", _groups)
 VERBS = {objects: [base for base, *_ in verbs] for objects, verbs in _FORMS.items()}
@@ -121,8 +118,7 @@ class Rng:
 
     def __init__(self, seed: str, avoid_rare: float = 0.0) -> None:
         generator = random.Random(seed)
-        self.random = generator.random
-        self.gauss = generator.gauss
+        self.random, self.gauss = generator.random, generator.gauss
         self.avoid_rare = avoid_rare
 
     def choice(self, items: Sequence[T]) -> T:
