@@ -165,7 +165,7 @@ def _word_similarity(kind: str, first: str | None, second: str | None) -> float:
     if first is None or second is None:
         return float(first is second)
     relation = scenes.relate_words(kind, first, second)
-    if relation is scenes.EQUAL:
+    if relation == scenes.EQUAL:
         return 1.0
     if relation in (scenes.WITHIN, scenes.AROUND):
         return 0.7

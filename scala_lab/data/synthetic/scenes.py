@@ -89,7 +89,6 @@ WITHIN: Relation = frozenset({(1, 1), (0, 1), (0, 0)})
 AROUND: Relation = frozenset({(1, 1), (1, 0), (0, 0)})
 DISJOINT: Relation = frozenset({(1, 0), (0, 1), (0, 0)})
 OTHER: Relation = frozenset({(1, 1), (1, 0), (0, 1), (0, 0)})
-_NAMED = {relation: relation for relation in (EQUAL, WITHIN, AROUND, DISJOINT, OTHER)}
 
 
 @cache
@@ -132,18 +131,17 @@ def relate_actions(first: Action | None, second: Action | None) -> Relation:
         rest.append(relate_phrases(first.object, second.object))
     elif first.object is not second.object:
         rest.append(OTHER)
-    if verbs is DISJOINT:
-        relation = DISJOINT if all(part is EQUAL for part in rest) else OTHER
+    if verbs == DISJOINT:
+        relation = DISJOINT if all(part == EQUAL for part in rest) else OTHER
     else:
-        relation = _meet(verbs, *(OTHER if part is DISJOINT else part for part in rest))
+        relation = _meet(verbs, *(OTHER if part == DISJOINT else part for part in rest))
     return negate(relation, first.negated, second.negated)
 
 
 @cache
 def negate(relation: Relation, first: bool, second: bool) -> Relation:
     """Return the relation after negating the first predicate, the second, or both."""
-    flipped = frozenset((b ^ first, c ^ second) for b, c in relation)
-    return _NAMED.get(flipped, flipped)
+    return frozenset((b ^ first, c ^ second) for b, c in relation)
 
 
 @cache
