@@ -6,14 +6,14 @@ the text. Columns are identified by header name, so both the wide files of the f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scala_lab.data.tables import Table, columns_found, read_text, require_columns
+from scala_lab.data.tables import Table, read_text, require_columns
 from scala_lab.data.tasks import Rows, Task, TaskData
 from scala_lab.errors import UserError
 from scala_lab.hub import hub_reachable
@@ -23,15 +23,6 @@ if TYPE_CHECKING:
 
 ROWS_PER_SKIPPED = 1000  # at most one malformed row in this many is left out: the published QQP file has a few
 NO_LABEL = "-"  # of rows of the inference tasks on which annotators did not agree
-Files = tuple[str, dict[str, str]]  # the train file, and evaluation files by the name of their split
-
-_DEFAULT_FILES: tuple[Files, ...] = (("train.tsv", {"dev": "dev.tsv"}),)
-_FILES: dict[str, tuple[Files, ...]] = {
-    "mnli": (("train.tsv", {"dev_matched": "dev_matched.tsv", "dev_mismatched": "dev_mismatched.tsv"}),),
-    # GLUE's own dev rows were cut out of the original train file: the two must not be mixed.
-    "mrpc": (*_DEFAULT_FILES, ("msr_paraphrase_train.txt", {"test": "msr_paraphrase_test.txt"})),
-}
-_OPTIONAL = {"dev_mismatched.tsv"}
 
 
 def load_glue_folder(task: Task, data_dir: Path) -> TaskData:
@@ -42,26 +33,32 @@ def load_glue_folder(task: Task, data_dir: Path) -> TaskData:
     if not folder.is_dir():
         content = _list_folder(data_dir)
         raise UserError(f"data folder {data_dir} has no sub-folder {task.folder!r} for {task.name}; {content}")
-    train_file, eval_files = _choose_files(task, folder)
-    train = _read_table(task, folder / train_file)
-    evals = {split: _read_table(task, folder / name) for split, name in eval_files.items()}
-    skipped = {table.path.name: table.skipped for table in (train, *evals.values()) if table.skipped}
-    return TaskData(task, train.rows(task), {split: table.rows(task) for split, table in evals.items()}, skipped)
+    tables = {split: _read_table(task, folder / name) for split, name in _choose_files(task, folder).items()}
+    rows = {split: table.rows(task) for split, table in tables.items()}
+    skipped = {table.path.name: table.skipped for table in tables.values() if table.skipped}
+    return TaskData(task, rows.pop("train"), rows, skipped)
 
 
 def _list_folder(folder: Path) -> str:
     return "found there: " + (", ".join(sorted(entry.name for entry in folder.iterdir())) or "nothing")
 
 
-def _choose_files(task: Task, folder: Path) -> Files:
-    """Return the first set of files that is complete."""
-    choices = _FILES.get(task.name, _DEFAULT_FILES)
-    required = [[train, *(name for name in evals.values() if name not in _OPTIONAL)] for train, evals in choices]
-    for (train, evals), names in zip(choices, required, strict=True):
-        if all((folder / name).is_file() for name in names):
-            return train, {split: name for split, name in evals.items() if (folder / name).is_file()}
-    sets = ", or ".join(" and ".join(names) for names in required)
+def _choose_files(task: Task, folder: Path) -> dict[str, str]:
+    """Return the task's files by split, of which `train` and the one after it must be there."""
+    choices = [{split: f"{split}.tsv" for split in ("train", *_eval_splits(task))}]
+    if task.name == "mrpc":
+        # GLUE's own dev rows were cut out of the original train file: the two must not be mixed.
+        choices.append({"train": "msr_paraphrase_train.txt", "test": "msr_paraphrase_test.txt"})
+    for files in choices:
+        present = {split: name for split, name in files.items() if (folder / name).is_file()}
+        if list(present)[:2] == list(files)[:2]:
+            return present
+    sets = ", or ".join(" and ".join(list(files.values())[:2]) for files in choices)
     raise UserError(f"folder {folder} must hold {sets}; {_list_folder(folder)}")
+
+
+def _eval_splits(task: Task) -> list[str]:
+    return ["dev_matched", "dev_mismatched"] if task.name == "mnli" else ["dev"]
 
 
 def _read_table(task: Task, path: Path) -> Table:
@@ -76,23 +73,22 @@ def _read_table(task: Task, path: Path) -> Table:
     if not rows:
         raise UserError(f"file {path} has a header but no rows")
     label = list(header).index(task.label_column)
-    well_formed = [
-        len(fields) == len(header) and (task.regression or fields[label].strip() != NO_LABEL) for fields in rows
-    ]
-    skipped = well_formed.count(False)
-    if skipped * ROWS_PER_SKIPPED > len(rows):
-        bad = well_formed.index(False)
-        fault = f"label {NO_LABEL!r} in column {task.label_column!r}"
-        if len(rows[bad]) != len(header):
-            fault = f"{len(rows[bad])} fields instead of {len(header)}"
+    faults = {}
+    for row, fields in enumerate(rows):
+        if len(fields) != len(header):
+            faults[row] = f"{len(fields)} fields instead of {len(header)}"
+        elif fields[label].strip() == NO_LABEL and not task.regression:
+            faults[row] = f"label {NO_LABEL!r} in column {task.label_column!r}"
+    if len(faults) * ROWS_PER_SKIPPED > len(rows):
+        first = min(faults)
         raise UserError(
-            f"{path} line {bad + first_line} has {fault}, and {skipped} of {len(rows)} rows are malformed: "
-            f"more than the 1 in {ROWS_PER_SKIPPED} that are passed over"
+            f"{path} line {first + first_line} has {faults[first]}, and {len(faults)} of {len(rows)} rows are "
+            f"malformed: more than the 1 in {ROWS_PER_SKIPPED} that are passed over"
         )
-    good = [index for index, well in enumerate(well_formed) if well]
+    good = [row for row in range(len(rows)) if row not in faults]
     columns = {name: [rows[row][index] for row in good] for index, name in enumerate(header) if name in wanted}
     columns[task.label_column] = [cell.strip() for cell in columns[task.label_column]]
-    return Table(path, columns, [row + first_line for row in good], skipped)
+    return Table(path, columns, [row + first_line for row in good], len(faults))
 
 
 HUB_DATASET = "nyu-mll/glue"
@@ -101,35 +97,23 @@ HUB_DATASET = "nyu-mll/glue"
 
 def load_from_hub(task: Task) -> TaskData:
     """Load the task's rows from the hub, or from an earlier download where the hub cannot be reached."""
-    splits = ["dev_matched", "dev_mismatched"] if task.name == "mnli" else ["dev"]
+    splits = _eval_splits(task)
     loaded = _load_splits(task, ["train", *(split.replace("dev", "validation") for split in splits)])
     train, *evals = (_as_rows(task, split) for split in loaded)
     return TaskData(task, train, dict(zip(splits, evals, strict=True)))
 
 
-@contextmanager
-def _offline() -> Iterator[None]:
-    """Restrict `datasets` and `huggingface_hub` to earlier downloads, without minutes of retries."""
+def _load_splits(task: Task, splits: list[str]) -> list[datasets.Dataset]:
     import datasets
     import huggingface_hub
 
-    modules: list[Any] = [datasets.config, huggingface_hub.constants]
-    before = [module.HF_HUB_OFFLINE for module in modules]
-    try:
-        for module in modules:
-            module.HF_HUB_OFFLINE = True
-        yield
-    finally:
-        for module, value in zip(modules, before, strict=True):
-            module.HF_HUB_OFFLINE = value
-
-
-def _load_splits(task: Task, splits: list[str]) -> list[datasets.Dataset]:
-    import datasets
-
     online = Path(HUB_DATASET).is_dir() or (not datasets.config.HF_HUB_OFFLINE and hub_reachable())
+    restricted: list[Any] = [] if online else [datasets.config, huggingface_hub.constants]
     try:
-        with nullcontext() if online else _offline():
+        with ExitStack() as stack:
+            for module in restricted:  # to earlier downloads, without minutes of retries
+                stack.callback(setattr, module, "HF_HUB_OFFLINE", module.HF_HUB_OFFLINE)
+                module.HF_HUB_OFFLINE = True
             return datasets.load_dataset(HUB_DATASET, task.name, split=splits)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
@@ -145,9 +129,7 @@ def _load_splits(task: Task, splits: list[str]) -> list[datasets.Dataset]:
 def _as_rows(task: Task, split: datasets.Dataset) -> Rows:
     """Convert a split of the hub, with labels in the order of `Task.labels` whatever order the hub's classes have."""
     columns = task.hub_columns or task.text_columns
-    missing = [name for name in (*columns, "label") if name not in split.column_names]
-    if missing:
-        raise UserError(f"{HUB_DATASET} {task.name} has no column {missing[0]!r}; {columns_found(split.column_names)}")
+    require_columns(f"{HUB_DATASET} {task.name}", split.column_names, (*columns, "label"))
     first, *rest = (list(split[name]) for name in columns)
     values = np.array(split["label"])
     if task.regression:

@@ -57,7 +57,7 @@ def load_task(data: DataSpec) -> TaskData:
         from scala_lab.data.synthetic.generation import generate
 
         rows = generate(task.name)
-        return TaskData(task, rows["train"], {"dev": rows["dev"]})
+        return TaskData(task, rows.pop("train"), rows)
     from scala_lab.data.glue import load_from_hub, load_glue_folder
 
     return load_from_hub(task) if data.data_dir is None else load_glue_folder(task, data.data_dir)

@@ -10,15 +10,15 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import itertools
 import json
 import math
 import re
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -40,38 +40,33 @@ class Table:
     skipped: int = 0  # malformed rows left out
     unit: str = "line"  # what `lines` counts
 
-    def where(self, row: int) -> str:
-        """Name the file and line of a row, for error messages."""
-        return f"{self.path} {self.unit} {self.lines[row]}"
+    def refuse(self, row: int, fault: str) -> NoReturn:
+        """Raise an error that names the file and the line of a row."""
+        raise UserError(f"{self.path} {self.unit} {self.lines[row]}: {fault}")
 
     def rows(self, task: Task) -> Rows:
         """Convert the table to the task's rows."""
         first, *rest = (list(self.columns[name]) for name in task.text_columns)
-        labels = self._scores(task.label_column) if task.regression else self._class_indices(task)
-        return Rows(first, rest[0] if rest else None, labels)
+        indices = {spelling: index for index, spelling in enumerate(task.file_labels or task.labels)}
+        labels: list[float] = []
+        for row, cell in enumerate(self.columns[task.label_column]):
+            label = _score(cell) if task.regression else indices.get(cell)
+            if label is None and task.regression:
+                self.refuse(row, f"{cell!r} in column {task.label_column!r} is not a finite number")
+            if label is None:
+                self.refuse(row, f"label {cell!r} in column {task.label_column!r} is none of {', '.join(indices)}")
+            labels.append(label)
+        dtype = np.float32 if task.regression else np.int64
+        return Rows(first, rest[0] if rest else None, np.array(labels, dtype=dtype))
 
-    def _class_indices(self, task: Task) -> np.ndarray:
-        index = task.label_index
-        cells = self.columns[task.label_column]
-        labels = np.array([index.get(cell, -1) for cell in cells], dtype=np.int64)
-        if len(labels) and labels.min() < 0:
-            row = int(np.argmin(labels))
-            raise UserError(
-                f"{self.where(row)}: label {cells[row]!r} in column {task.label_column!r} is none of {', '.join(index)}"
-            )
-        return labels
 
-    def _scores(self, column: str) -> np.ndarray:
-        scores = []
-        for row, cell in enumerate(self.columns[column]):
-            try:
-                score = float(cell)
-            except (TypeError, ValueError):
-                score = math.nan
-            if not abs(score) <= _FLOAT32_MAX:
-                raise UserError(f"{self.where(row)}: {cell!r} in column {column!r} is not a finite number")
-            scores.append(score)
-        return np.array(scores, dtype=np.float32)
+def _score(cell: Any) -> float | None:
+    """Return a cell as a number, None if it is none that float32 can hold."""
+    try:
+        score = float(cell)
+    except (TypeError, ValueError):
+        return None
+    return score if abs(score) <= _FLOAT32_MAX else None
 
 
 def load_own_file(data: DataSpec) -> TaskData:
@@ -80,17 +75,13 @@ def load_own_file(data: DataSpec) -> TaskData:
     wanted = _wanted_columns(data, path)
     if data.eval_file is not None and not data.eval_file.is_file():
         raise UserError(f"--eval-file {data.eval_file} does not exist")
-    table = _clean(_read_table(path, wanted), data)
-    task = Task(
-        name=path.name,
-        text_columns=data.text_columns,
-        label_column=wanted[-1],
-        labels=() if data.regression else _classes(table, wanted[-1]),
-        metrics=("pearson", "spearman") if data.regression else ("accuracy",),
-    )
+    table = _read_table(path, wanted, data.regression)
+    labels = () if data.regression else _classes(table, wanted[-1])
+    metrics = ("pearson", "spearman") if data.regression else ("accuracy",)
+    task = Task(path.name, data.text_columns, wanted[-1], labels, metrics)
     rows = table.rows(task)
     if data.eval_file is not None:
-        return TaskData(task, rows, {"dev": _clean(_read_table(data.eval_file, wanted), data).rows(task)})
+        return TaskData(task, rows, {"dev": _read_table(data.eval_file, wanted, data.regression).rows(task)})
     if len(rows) < 2:
         raise UserError(f"{path} has a single row: without --eval-file it takes two, one to train and one to evaluate")
     order = np.random.default_rng([data.data_seed, SPLIT_STREAM]).permutation(len(rows))
@@ -102,7 +93,7 @@ def _wanted_columns(data: DataSpec, path: Path) -> tuple[str, ...]:
     """Return the text columns and the label column; where they are not given, the error lists the file's columns."""
     if not data.text_columns or not data.label_column:
         flag = "--label-column" if data.text_columns else "--text-columns with one or two columns"
-        raise UserError(f"--task {path} needs {flag}; {columns_found(_column_names(path))}")
+        raise UserError(f"--task {path} needs {flag}; columns found: {', '.join(_READERS[_ending(path)](path, ())[0])}")
     wanted = (*data.text_columns, data.label_column)
     if len(data.text_columns) > 2:
         raise UserError(f"--text-columns takes one or two columns, not {len(data.text_columns)}")
@@ -111,165 +102,130 @@ def _wanted_columns(data: DataSpec, path: Path) -> tuple[str, ...]:
     return wanted
 
 
-def _clean(table: Table, data: DataSpec) -> Table:
-    """Convert texts to strings and, for classification, labels to their spelling."""
-    label = data.label_column or ""
-    columns: dict[str, Sequence[Any]] = dict(table.columns)
-    for name in data.text_columns:
+def _read_table(path: Path, wanted: Sequence[str], regression: bool) -> Table:
+    """Read the wanted columns of a user's file, the label last: texts as strings and, unless scores, labels as spelled.
+
+    A missing cell is an error.
+    """
+    ending = _ending(path)
+    rows = list(_READERS[ending](path, wanted)[1])
+    if not rows:
+        raise UserError(f"file {path} has no rows")
+    lines, *cells = zip(*rows, strict=True)
+    table = Table(path, dict(zip(wanted, cells, strict=True)), lines, unit="row" if ending == ".parquet" else "line")
+    for name, column in table.columns.items():
+        for row, cell in enumerate(column):
+            if cell is None or cell != cell:  # nan, which other tools write where a cell is missing
+                table.refuse(row, f"column {name!r} is empty" + ("" if cell is None else f" ({cell})"))
+    *texts, label = wanted
+    columns = dict(table.columns)
+    for name in texts:
         columns[name] = [_text(table, row, name, cell) for row, cell in enumerate(columns[name])]
-    if not data.regression:
+    if not regression:
         columns[label] = [_spelling(table, row, label, cell) for row, cell in enumerate(columns[label])]
     elif any(isinstance(cell, bool) for cell in columns[label]):
-        raise UserError(f"{table.path}: column {label!r} holds true and false, which are no numbers to predict")
+        raise UserError(f"{path}: column {label!r} holds true and false, which are no numbers to predict")
     return dataclasses.replace(table, columns=columns)
 
 
 def _text(table: Table, row: int, name: str, cell: Any) -> str:
     if isinstance(cell, (dict, list, bytes)):
-        raise UserError(f"{table.where(row)}: column {name!r} holds {type(cell).__name__}, not text")
-    text = cell if isinstance(cell, str) else str(cell)
+        table.refuse(row, f"column {name!r} holds {type(cell).__name__}, not text")
+    text = str(cell)
     try:
         text.encode()
     except UnicodeEncodeError:  # JSON can spell half of a surrogate pair, which no tokenizer accepts
-        raise UserError(f"{table.where(row)}: column {name!r} holds half of a surrogate pair") from None
+        table.refuse(row, f"column {name!r} holds half of a surrogate pair")
     return text
 
 
 def _spelling(table: Table, row: int, name: str, cell: Any) -> str:
     """Spell a class, the same for the string "1", the integer 1 and the float 1.0 that other tools make of it."""
     if isinstance(cell, (dict, list, bytes)):
-        raise UserError(f"{table.where(row)}: column {name!r} holds {type(cell).__name__}, not a label")
+        table.refuse(row, f"column {name!r} holds {type(cell).__name__}, not a label")
     if isinstance(cell, bool):
         return "true" if cell else "false"
     if isinstance(cell, float) and math.isinf(cell):
-        raise UserError(f"{table.where(row)}: column {name!r} holds {cell}, which is no class")
+        table.refuse(row, f"column {name!r} holds {cell}, which is no class")
     if isinstance(cell, float) and cell.is_integer():
         return str(int(cell))
-    text = str(cell).strip()
-    if not text:
-        raise UserError(f"{table.where(row)}: column {name!r} is empty")
-    return text
+    return str(cell).strip() or table.refuse(row, f"column {name!r} is empty")
 
 
 def _classes(table: Table, name: str) -> tuple[str, ...]:
     """List the distinct labels: by value where all are integers, else by spelling."""
-    spellings = set(table.columns[name])
+    spellings, column = set(table.columns[name]), f"{table.path}: column {name!r}"
     if len(spellings) < 2:
-        raise UserError(f"{table.path}: column {name!r} holds only {spellings.pop()!r}; it takes at least two classes")
+        raise UserError(f"{column} holds only {spellings.pop()!r}; it takes at least two classes")
     try:
         values = {spelling: float(spelling) for spelling in spellings}
     except ValueError:
         return tuple(sorted(spellings))
     for row, spelling in enumerate(table.columns[name]):
         if not math.isfinite(values[spelling]):
-            raise UserError(f"{table.where(row)}: column {name!r} holds {spelling} among numbers, which is no class")
+            table.refuse(row, f"column {name!r} holds {spelling} among numbers, which is no class")
     fractions = sorted(spelling for spelling in spellings if not _INTEGER.fullmatch(spelling))
     if fractions:
-        raise UserError(
-            f"{table.path}: column {name!r} holds numbers such as {fractions[0]}; add --regression to predict them"
-        )
+        raise UserError(f"{column} holds numbers such as {fractions[0]}; add --regression to predict them")
     return tuple(sorted(spellings, key=lambda spelling: (int(spelling), spelling)))
-
-
-def _read_table(path: Path, wanted: Sequence[str]) -> Table:
-    """Read the wanted columns of a user's file; a missing cell is an error."""
-    _check_ending(path)
-    columns: dict[str, list[Any]] = {name: [] for name in wanted}
-    lines: list[int] = []
-    for line, record in _READERS[path.suffix.lower()](path, wanted):
-        lines.append(line)
-        for name, cells in columns.items():
-            cells.append(record[name])
-    if not lines:
-        raise UserError(f"file {path} has no rows")
-    table = Table(path, columns, lines, unit="row" if path.suffix.lower() == ".parquet" else "line")
-    for name, cells in columns.items():
-        for row, cell in enumerate(cells):
-            if cell is None or cell != cell:  # nan, which other tools write where a cell is missing
-                value = "" if cell is None else f" ({cell})"
-                raise UserError(f"{table.where(row)}: column {name!r} is empty{value}")
-    return table
-
-
-def _column_names(path: Path) -> list[str]:
-    _check_ending(path)
-    if path.suffix.lower() == ".parquet":
-        with _open_parquet(path) as file:
-            return list(file.schema_arrow.names)
-    if path.suffix.lower() == ".jsonl":
-        return list(next(_jsonl_records(path, ()))[1])
-    return _separated_rows(path)[0]
 
 
 def read_text(path: Path) -> str:
     """Read a UTF-8 file without its byte order mark."""
     try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise UserError(f"file {path} does not exist") from None
+        text = path.read_bytes().decode("utf-8").removeprefix("\ufeff")
     except OSError as error:
         raise UserError(f"file {path} cannot be read: {error.strerror}") from None
-    try:
-        text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise UserError(
-            f"{path} line {line}: byte {content[error.start]:#04x} at position {error.start} is not UTF-8; "
-            "save the file as UTF-8"
-        ) from None
-    text = text.removeprefix("\ufeff")
+        line, byte = error.object.count(b"\n", 0, error.start) + 1, error.object[error.start]
+        place = f"{path} line {line}: byte {byte:#04x} at position {error.start}"
+        raise UserError(f"{place} is not UTF-8; save the file as UTF-8") from None
     if not text.strip():
         raise UserError(f"file {path} is empty")
     return text
 
 
-def columns_found(names: Sequence[str]) -> str:
-    """List the columns of a file for an error message."""
-    return "columns found: " + ", ".join(names)
-
-
-def require_columns(path: Path, names: Sequence[str], wanted: Sequence[str]) -> None:
-    """Refuse a file that lacks a wanted column or has it twice."""
+def require_columns(source: Path | str, names: Sequence[str], wanted: Sequence[str]) -> None:
+    """Refuse a file or data set that lacks a wanted column or has it twice."""
     for name in wanted:
-        if name not in names:
-            raise UserError(f"{path} has no column {name!r}; {columns_found(names)}")
-        if list(names).count(name) > 1:
-            raise UserError(f"{path} has more than one column {name!r}; {columns_found(names)}")
+        count = list(names).count(name)
+        if count != 1:
+            many = "more than one" if count else "no"
+            raise UserError(f"{source} has {many} column {name!r}; columns found: {', '.join(names)}")
 
 
-def _check_ending(path: Path) -> None:
-    if path.suffix.lower() not in _READERS:
+def _ending(path: Path) -> str:
+    """Return the ending of a file that can be read, in lower case."""
+    ending = path.suffix.lower()
+    if ending not in _READERS:
         raise UserError(f"file {path} must end in one of {', '.join(_READERS)}")
     if not path.is_file():
         raise UserError(f"file {path} does not exist" if not path.exists() else f"{path} is not a file")
+    return ending
 
 
-Records = Iterator[tuple[int, Mapping[str, Any]]]
-"""The line each row starts on, and its cells by column."""
+Found = tuple[list[str], Iterator[tuple[Any, ...]]]
+"""The columns of a file, and for each row the line it starts on and its cells of the wanted columns."""
 
 
-def _separated_records(path: Path, wanted: Sequence[str]) -> Records:
-    header, rows = _separated_rows(path)
+def _read_separated(path: Path, wanted: Sequence[str]) -> Found:
+    text, tabs = read_text(path), path.suffix.lower() == ".tsv"
+    lines = enumerate((row.removesuffix("\r").split("\t") for row in text.split("\n")), start=1)
+    rows = ((line, fields) for line, fields in (lines if tabs else _csv_rows(path, text)) if fields and fields != [""])
+    header = [name.strip() for name in next(rows, (0, []))[1]]
+    if not header:
+        raise UserError(f"file {path} is empty")
     require_columns(path, header, wanted)
-    indices = {name: header.index(name) for name in wanted}
-    for line, fields in rows:
-        if len(fields) != len(header):
-            note = "; a .tsv has no quoting, a .csv has" if path.suffix.lower() == ".tsv" else ""
-            raise UserError(f"{path} line {line} has {len(fields)} fields instead of {len(header)}{note}")
-        yield line, {name: fields[index] or None for name, index in indices.items()}
 
+    def cells() -> Iterator[tuple[Any, ...]]:
+        indices = [header.index(name) for name in wanted]
+        for line, fields in rows:
+            if len(fields) != len(header):
+                note = "; a .tsv has no quoting, a .csv has" if tabs else ""
+                raise UserError(f"{path} line {line} has {len(fields)} fields instead of {len(header)}{note}")
+            yield line, *(fields[index] or None for index in indices)
 
-def _separated_rows(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    """Return the header, and the fields of each row with the line it starts on, without blank lines."""
-    text = read_text(path)
-    if path.suffix.lower() == ".tsv":
-        rows = ((line, row.removesuffix("\r").split("\t")) for line, row in enumerate(text.split("\n"), start=1))
-    else:
-        rows = _csv_rows(path, text)
-    rows = ((line, fields) for line, fields in rows if fields and fields != [""])
-    for _, names in rows:
-        return [name.strip() for name in names], rows
-    raise UserError(f"file {path} is empty")
+    return header, cells()
 
 
 def _csv_rows(path: Path, text: str) -> Generator[tuple[int, list[str]], None, None]:
@@ -286,7 +242,21 @@ def _csv_rows(path: Path, text: str) -> Generator[tuple[int, list[str]], None, N
         csv.field_size_limit(default)
 
 
-def _jsonl_records(path: Path, wanted: Sequence[str]) -> Records:
+def _read_jsonl(path: Path, wanted: Sequence[str]) -> Found:
+    objects = _json_objects(path)
+    first = next(objects)
+
+    def cells() -> Iterator[tuple[Any, ...]]:
+        for line, value in itertools.chain([first], objects):
+            for name in wanted:
+                if name not in value:
+                    raise UserError(f"{path} line {line} has no key {name!r}; keys found: {', '.join(value)}")
+            yield line, *(value[name] for name in wanted)
+
+    return list(first[1]), cells()
+
+
+def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for line, content in enumerate(read_text(path).split("\n"), start=1):
         if not content.strip():
             continue
@@ -296,36 +266,26 @@ def _jsonl_records(path: Path, wanted: Sequence[str]) -> Records:
             raise UserError(f"{path} line {line} is not JSON: {error}") from None
         if not isinstance(value, dict):
             raise UserError(f'{path} line {line} is not a JSON object such as {{"text": ..., "label": ...}}')
-        for name in wanted:
-            if name not in value:
-                raise UserError(f"{path} line {line} has no key {name!r}; keys found: {', '.join(value)}")
         yield line, value
 
 
-@contextmanager
-def _open_parquet(path: Path) -> Iterator[Any]:
-    """Open a parquet file; a fault while reading it in the block is a UserError."""
+def _read_parquet(path: Path, wanted: Sequence[str]) -> Found:
     import pyarrow
     import pyarrow.parquet
 
     try:
-        yield pyarrow.parquet.ParquetFile(path)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise UserError(f"file {path} cannot be read as parquet: {str(error).splitlines()[0]}") from None
-
-
-def _parquet_records(path: Path, wanted: Sequence[str]) -> Records:
-    with _open_parquet(path) as file:
+        file = pyarrow.parquet.ParquetFile(path)
         require_columns(path, file.schema_arrow.names, wanted)
         content = file.read(columns=list(wanted))
-    columns = [content.column(name).to_pylist() for name in wanted]
-    for row, cells in enumerate(zip(*columns, strict=True), start=1):
-        yield row, dict(zip(wanted, cells, strict=True))
+    except (pyarrow.ArrowException, OSError) as error:
+        raise UserError(f"file {path} cannot be read as parquet: {str(error).splitlines()[0]}") from None
+    columns = (content.column(name).to_pylist() for name in wanted)
+    return file.schema_arrow.names, zip(itertools.count(1), *columns)
 
 
-_READERS: dict[str, Callable[[Path, Sequence[str]], Records]] = {
-    ".csv": _separated_records,
-    ".tsv": _separated_records,
-    ".jsonl": _jsonl_records,
-    ".parquet": _parquet_records,
+_READERS: dict[str, Callable[[Path, Sequence[str]], Found]] = {
+    ".csv": _read_separated,
+    ".tsv": _read_separated,
+    ".jsonl": _read_jsonl,
+    ".parquet": _read_parquet,
 }

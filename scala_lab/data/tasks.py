@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 from types import MappingProxyType
 
 import numpy as np
@@ -43,11 +44,6 @@ class Task:
     def embedded(self) -> bool:
         """Whether the task's rows are generated rather than read (a user's file may be called mini-x.csv)."""
         return self.name.startswith("mini-") and self.name in TASKS
-
-    @property
-    def label_index(self) -> dict[str, int]:
-        """Class index by the spelling that files use."""
-        return {spelling: index for index, spelling in enumerate(self.file_labels or self.labels)}
 
 
 @dataclass(frozen=True)
@@ -132,8 +128,8 @@ def compute_metrics(task: Task, logits: np.ndarray, labels: np.ndarray) -> dict[
     """
     if len(labels) == 0 or not np.isfinite(logits).all():
         return dict.fromkeys(task.metrics, float("nan"))
-    predicted = predictions(task, logits)
-    return {name: float(METRICS[name](np.asarray(labels), predicted)) for name in task.metrics}
+    labels, predicted = np.asarray(labels, np.float64 if task.regression else None), predictions(task, logits)
+    return {name: METRICS[name](labels, predicted) for name in task.metrics}
 
 
 def mean_loss(task: Task, logits: np.ndarray, labels: np.ndarray) -> float:
@@ -163,29 +159,21 @@ def row_predictions(task: Task, logits: np.ndarray, labels: np.ndarray) -> dict[
     return {"class": predicted.astype(np.uint8), "correct": np.packbits(predicted == labels)}
 
 
-def _classification(function: str, labels: np.ndarray, predicted: np.ndarray, **options: float) -> float:
-    from sklearn import metrics
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # matthews_corrcoef warns where both sides hold a single class, and gives 0
-        return getattr(metrics, function)(labels, predicted, **options)
-
-
-def _correlation(function: str, labels: np.ndarray, predicted: np.ndarray) -> float:
-    from scipy import stats
-
-    if len(labels) < 2:
+def _metric(module: str, function: str, labels: np.ndarray, predicted: np.ndarray, **options: float) -> float:
+    """Call a function of scikit-learn or SciPy; what is undefined, as a correlation with a constant, counts as 0."""
+    if len(labels) < 2 and module == "scipy.stats":
         return 0.0
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        value = getattr(stats, function)(labels.astype(np.float64), predicted).statistic
-    return float(value) if np.isfinite(value) else 0.0
+        result = getattr(import_module(module), function)(labels, predicted, **options)
+    value = float(getattr(result, "statistic", result))
+    return value if np.isfinite(value) else 0.0
 
 
 METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
-    "accuracy": partial(_classification, "accuracy_score"),
-    "f1": partial(_classification, "f1_score", zero_division=0.0),
-    "matthews": partial(_classification, "matthews_corrcoef"),
-    "pearson": partial(_correlation, "pearsonr"),
-    "spearman": partial(_correlation, "spearmanr"),
+    "accuracy": partial(_metric, "sklearn.metrics", "accuracy_score"),
+    "f1": partial(_metric, "sklearn.metrics", "f1_score", zero_division=0.0),
+    "matthews": partial(_metric, "sklearn.metrics", "matthews_corrcoef"),
+    "pearson": partial(_metric, "scipy.stats", "pearsonr"),
+    "spearman": partial(_metric, "scipy.stats", "spearmanr"),
 }

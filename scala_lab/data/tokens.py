@@ -57,11 +57,15 @@ def tokenise(rows: Rows, tokenizer: Any, max_length: int) -> TokenSplit:
     limit = min(max_length, getattr(tokenizer, "model_max_length", max_length))
     key = _sha256(json.dumps([CACHE_VERSION, fingerprint(rows), tokenizer_fingerprint(tokenizer), limit]))
     path = cache_folder() / "tokens" / f"{key}.tokens"
-    arrays = _read_arrays(path)
-    if arrays is None:
+    stored = b""
+    with suppress(OSError):  # where the cache cannot be read or written, the run goes on without it
+        stored = path.read_bytes()
+    if stored[-4:] == _checksum(stored[:-4]):
+        arrays = load(stored[:-4])
+    else:
         arrays = _tokenise(rows, tokenizer, limit)
         content = save(arrays)
-        with suppress(OSError):  # where it cannot be written, the run goes on without a cache
+        with suppress(OSError):
             write_bytes(path, content + _checksum(content))
     return TokenSplit(arrays["ids"], arrays["offsets"], arrays.get("type_ids"), arrays["labels"])
 
@@ -163,16 +167,6 @@ def cache_folder() -> Path:
     """Return `$SCALA_LAB_CACHE`, else `scala_lab` in the user's cache folder."""
     user_cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(os.environ.get("SCALA_LAB_CACHE") or Path(user_cache) / "scala_lab")
-
-
-def _read_arrays(path: Path) -> dict[str, np.ndarray] | None:
-    """Read the arrays of a cache file; None if there is none or its checksum is wrong."""
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return None
-    arrays, checksum = content[:-4], content[-4:]
-    return load(arrays) if _checksum(arrays) == checksum else None
 
 
 def _checksum(content: bytes) -> bytes:

@@ -97,10 +97,11 @@ class Step:
         return 1.0
 
 
+@dataclass(frozen=True)
 class PlainStep(Step):
     """Gradient of (1/B) * sum of the task loss; cost 3F, when a backward counts as two forward passes F."""
 
-    phases = ("clean forward", "backward")
+    phases: tuple[str, str] = ("clean forward", "backward")
 
     def __call__(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
         """Add the micro-batch's gradient."""
@@ -179,19 +180,17 @@ def mix(*numbers: int) -> int:
     return state >> 1
 
 
-def uniform_noise(
-    seed: int, step: int, samples_B: Tensor, positions_BL: Tensor, width: int, dtype: torch.dtype
-) -> Tensor:
+def uniform_noise(seed: int, step: int, rows_B: Tensor, positions_BL: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     """Return numbers in (-1, 1), shape (samples, length, width), each a hash of its coordinates and nothing else.
 
     A sequential stream would make a sample's noise depend on its batch and on the number of workers. Here seed, step,
     row and position are mixed into one key per token (splitmix64), and each coordinate of the token's vector is a
-    32-bit finaliser of key and index (murmur3). For samples and positions see `MicroBatch`.
+    32-bit finaliser of key and index (murmur3). For rows (`samples`) and positions see `MicroBatch`.
     """
-    keys_BL = _splitmix(samples_B.to(torch.int64).unsqueeze(1) * _signed(_GOLDEN) + mix(seed, step))
+    keys_BL = _splitmix(rows_B.to(torch.int64).unsqueeze(1) * _signed(_GOLDEN) + mix(seed, step))
     keys_BL = _splitmix(keys_BL + positions_BL * _signed(_GOLDEN))
     low_BL, high_BL = keys_BL.to(torch.int32), (keys_BL >> 32).to(torch.int32)
-    bits = low_BL.unsqueeze(-1) + torch.arange(width, device=samples_B.device, dtype=torch.int32) * -1640531535
+    bits = low_BL.unsqueeze(-1) + torch.arange(width, device=rows_B.device, dtype=torch.int32) * -1640531535
     bits.bitwise_xor_(_shift_right(bits, 16)).mul_(-2048144789)
     bits.bitwise_xor_(_shift_right(bits, 13)).add_(high_BL.unsqueeze(-1)).mul_(-1028477387)
     bits.bitwise_xor_(_shift_right(bits, 16))
@@ -199,11 +198,9 @@ def uniform_noise(
     return (bits.to(dtype) + 0.5) * (1.0 / 2**31)
 
 
-def normal_noise(
-    seed: int, step: int, samples_B: Tensor, positions_BL: Tensor, width: int, dtype: torch.dtype
-) -> Tensor:
+def normal_noise(seed: int, step: int, rows_B: Tensor, positions_BL: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     """Return standard normal numbers, by the inverse error function of `uniform_noise`."""
-    uniform_BLD = uniform_noise(seed, step, samples_B, positions_BL, width, dtype)
+    uniform_BLD = uniform_noise(seed, step, rows_B, positions_BL, width, dtype)
     limit = 1.0 - torch.finfo(dtype).eps
     return uniform_BLD.clamp_(-limit, limit).erfinv_().mul_(math.sqrt(2.0))
 

@@ -49,30 +49,27 @@ class FreeLBStep(Step):
     def __call__(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
         """Add the gradients of all passes."""
         with eval_mode(encoder.model) if self.masks == "off" else nullcontext():
-            return self._train(encoder, batch, context)
-
-    def _train(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
-        loss = torch.zeros((), device=batch.labels.device)
-        usable_B = torch.ones(len(batch.labels), dtype=torch.bool, device=batch.labels.device)
-        for k in range(self.adv_passes):
-            context.seed_dropout(0 if self.masks == "shared" else k)
-            with context.clock.phase("adversarial forward"):
-                e_BLD = encoder.embed(batch.inputs)
-                if k == 0:
-                    delta_BLD = self._random_start(e_BLD, batch, context)
-                delta_BLD.requires_grad_()
-                logits_BC = encoder.logits(e_BLD + delta_BLD, batch.inputs)
-                f = task_loss(logits_BC, batch.labels, batch.regression).sum() / self.adv_passes
-            with context.clock.phase("backward"):
-                (f * batch.share).backward()
-                loss = loss + f.detach()
-                if k == 0:
-                    correct = correct_answers(logits_BC, batch.labels, batch.regression)
-                del e_BLD, logits_BC, f  # frees the graph before the next pass
-                if k + 1 < self.adv_passes:
-                    delta_BLD, finite_B = self._ascend(delta_BLD, batch)
-                    usable_B = usable_B & finite_B
-        return statistics(loss=loss, correct=correct, noised=usable_B.sum(), skipped=(~usable_B).sum())
+            loss = torch.zeros((), device=batch.labels.device)
+            usable_B = torch.ones(len(batch.labels), dtype=torch.bool, device=batch.labels.device)
+            for k in range(self.adv_passes):
+                context.seed_dropout(0 if self.masks == "shared" else k)
+                with context.clock.phase("adversarial forward"):
+                    e_BLD = encoder.embed(batch.inputs)
+                    if k == 0:
+                        delta_BLD = self._random_start(e_BLD, batch, context)
+                    delta_BLD.requires_grad_()
+                    logits_BC = encoder.logits(e_BLD + delta_BLD, batch.inputs)
+                    f = task_loss(logits_BC, batch.labels, batch.regression).sum() / self.adv_passes
+                with context.clock.phase("backward"):
+                    (f * batch.share).backward()
+                    loss = loss + f.detach()
+                    if k == 0:
+                        correct = correct_answers(logits_BC, batch.labels, batch.regression)
+                    del e_BLD, logits_BC, f  # frees the graph before the next pass
+                    if k + 1 < self.adv_passes:
+                        delta_BLD, finite_B = self._ascend(delta_BLD, batch)
+                        usable_B = usable_B & finite_B
+            return statistics(loss=loss, correct=correct, noised=usable_B.sum(), skipped=(~usable_B).sum())
 
     def _random_start(self, e_BLD: Tensor, batch: MicroBatch, context: StepContext) -> Tensor:
         width = e_BLD.shape[-1]

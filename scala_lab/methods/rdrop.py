@@ -16,8 +16,7 @@ through both passes everywhere.
   alpha = 0.5 is alpha' = 1, the weight in the authors' code for RoBERTa on GLUE and for regression. Their code for BERT
   adds KL summed over a micro-batch to mean cross-entropies, so that its weight grows with the micro-batch; this is not
   followed.
-- Cost: 6F against 3F of a plain step. Both graphs are needed at once, so micro-batches are half
-  as large.
+- Cost: 6F against 3F of a plain step. Both graphs are needed at once, so micro-batches are half as large.
 - The divergence in a run's record is KL(p || q) + KL(q || p), as for the other methods; the loss is the mean of both.
 - `two-draws`, in contrast, is ScaLA's step without noise: only the first pass learns the task, and its prediction is
   a constant in the divergence.
@@ -59,12 +58,9 @@ class RDropStep(Step):
             weight = self.alpha if batch.regression else self.alpha / 2
         with context.clock.phase("backward"):
             ((f_B + weight * r_B).sum() * batch.share).backward()
-            return statistics(
-                loss=f_B.detach().sum(),
-                correct=correct_answers(p_BC, batch.labels, batch.regression),
-                divergence=r_B.detach().sum(),
-                noised=len(batch.labels),
-            )
+            correct = correct_answers(p_BC, batch.labels, batch.regression)
+            sums = {"loss": f_B.detach().sum(), "correct": correct, "divergence": r_B.detach().sum()}
+            return statistics(**sums, noised=len(batch.labels))
 
     def memory_factor(self, encoder: Encoder, context: StepContext) -> float:
         """Return 2 from t_s on: both graphs are needed at once."""

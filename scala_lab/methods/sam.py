@@ -40,12 +40,6 @@ from scala_lab.models.encoder import Encoder
 ETA = 0.01
 
 
-class AscentPass(PlainStep):
-    """The plain gradient at w, from which the perturbation is made."""
-
-    phases = ("inner forward", "inner backward")
-
-
 @dataclass(frozen=True)
 class SamStep(Step):
     """Gradient of (1/B) * sum of the task loss at perturbed weights."""
@@ -54,7 +48,7 @@ class SamStep(Step):
     sam_adaptive: bool
     sam_m: int | None = None
 
-    ascent_pass = AscentPass()
+    ascent_pass = PlainStep(("inner forward", "inner backward"))  # the gradient at w, which makes the perturbation
 
     @property
     def ascent_samples(self) -> int | None:

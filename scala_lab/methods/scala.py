@@ -75,11 +75,10 @@ class ScalaStep(Step):
     def _algorithm_1(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
         phase = context.clock.phase
         with phase("clean forward"):  # gamma = Phi(x, xi), and f
-            self._seed_dropout(context, CLEAN)
             looked_up_BLD = encoder.embed(batch.inputs)
             # all passes start from this copy, so that one backward takes their summed gradients to the word table
             e_BLD = looked_up_BLD.detach().requires_grad_()
-            gamma_BC = encoder.logits(e_BLD, batch.inputs)
+            gamma_BC = self._logits(encoder, batch, context, CLEAN, e_BLD)
             f_B, df_BC = loss_with_derivative(gamma_BC, batch.labels, batch.regression)
 
         fused = None
@@ -96,13 +95,15 @@ class ScalaStep(Step):
         with phase("adversarial forward"):  # r(gamma, Phi(x, xi, delta)), 0 for samples where it is not finite
             noisy_BLD = e_BLD + delta_BLD
             del delta_BLD, fused  # frees memory for the next pass
-            r_B = self._divergence(encoder, batch, context, noisy_BLD, gamma_BC)
+            noisy_BC = self._logits(encoder, batch, context, ADVERSARIAL, noisy_BLD)
+            r_B = output_divergence(gamma_BC, noisy_BC, batch.regression)
             finite_B = torch.isfinite(r_B.detach())
             if not finite_B.all():
-                del r_B
+                del r_B, noisy_BC
                 usable_B = usable_B & finite_B
                 noisy_BLD = torch.where(usable_B.view(-1, 1, 1), noisy_BLD, e_BLD)
-                r_B = self._divergence(encoder, batch, context, noisy_BLD, gamma_BC)
+                noisy_BC = self._logits(encoder, batch, context, ADVERSARIAL, noisy_BLD)
+                r_B = output_divergence(gamma_BC, noisy_BC, batch.regression)
             r_B = torch.where(usable_B, r_B, 0.0)
 
         with phase("backward"):  # of f + lambda * r, or of lambda * r where that of f has run
@@ -110,13 +111,9 @@ class ScalaStep(Step):
             (objective * batch.share).backward()
             if looked_up_BLD.requires_grad:
                 looked_up_BLD.backward(e_BLD.grad)
-            return statistics(
-                loss=f_B.detach().sum(),
-                correct=correct_answers(gamma_BC, batch.labels, batch.regression),
-                divergence=r_B.detach().sum(),
-                noised=usable_B.sum(),
-                skipped=(~usable_B).sum(),
-            )
+            correct = correct_answers(gamma_BC, batch.labels, batch.regression)
+            sums = {"loss": f_B.detach().sum(), "correct": correct, "divergence": r_B.detach().sum()}
+            return statistics(**sums, noised=usable_B.sum(), skipped=(~usable_B).sum())
 
     def _ascend(
         self,
@@ -148,8 +145,7 @@ class ScalaStep(Step):
             return delta_BLD, usable_B
         if not fused and encoder.autocast is not None and self.target == "LP":
             with phase("inner forward"), torch.no_grad(), encoder.full_precision():
-                self._seed_dropout(context, CLEAN)
-                gamma_BC = encoder.logits(e_BLD, batch.inputs)
+                gamma_BC = self._logits(encoder, batch, context, CLEAN, e_BLD)
         for t in range(self.pga_steps):
             if not fused:
                 g_BLD = self._exact_gradient(encoder, batch, context, e_BLD + delta_BLD, gamma_BC.detach(), t)
@@ -175,8 +171,7 @@ class ScalaStep(Step):
         """Return the gradient of the SUM over samples by the noise: that of a sample must not depend on the batch."""
         noisy_BLD = noisy_BLD.detach().requires_grad_()
         with context.clock.phase("inner forward"), encoder.full_precision():
-            self._seed_dropout(context, INNER + t)
-            logits_BC = encoder.logits(noisy_BLD, batch.inputs)
+            logits_BC = self._logits(encoder, batch, context, INNER + t, noisy_BLD)
             if self.target == "GT":
                 objective = task_loss(logits_BC, batch.labels, batch.regression).sum()
             else:
@@ -184,14 +179,9 @@ class ScalaStep(Step):
         with context.clock.phase("inner backward"):
             return torch.autograd.grad(objective, noisy_BLD)[0]
 
-    def _divergence(
-        self, encoder: Encoder, batch: MicroBatch, context: StepContext, noisy_BLD: Tensor, gamma_BC: Tensor
-    ) -> Tensor:
-        self._seed_dropout(context, ADVERSARIAL)
-        return output_divergence(gamma_BC, encoder.logits(noisy_BLD, batch.inputs), batch.regression)
-
-    def _seed_dropout(self, context: StepContext, draw: int) -> None:
+    def _logits(self, encoder: Encoder, batch: MicroBatch, context: StepContext, draw: int, e_BLD: Tensor) -> Tensor:
         context.seed_dropout(CLEAN if self.masks == "shared" else draw)
+        return encoder.logits(e_BLD, batch.inputs)
 
     def _noise_started(self, context: StepContext) -> bool:
         return self.lambda_ != 0 and (context.settled or context.epoch >= self.delay)

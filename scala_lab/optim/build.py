@@ -14,9 +14,7 @@ from scala_lab.config import OptimSpec
 from scala_lab.optim.lamb import Lamb
 
 
-def parameter_groups(
-    model: nn.Module, weight_decay: float, groups: Literal["tensor", "layer"], adapt_all: bool, optimizer: str
-) -> list[dict[str, Any]]:
+def parameter_groups(model: nn.Module, spec: OptimSpec) -> list[dict[str, Any]]:
     """Return the groups of the trainable parameters for an optimizer, in the order of `model.named_parameters()`.
 
     Biases and normalisation weights never decay. What shares a rate for `groups`, with layers as in `layer_names`:
@@ -37,21 +35,21 @@ def parameter_groups(
     named = [(name, param) for name, param in model.named_parameters() if param.requires_grad]
     undecayed = undecayed_names(model)
     without_decay = [param for name, param in named if name in undecayed]
-    if optimizer == "adamw" or groups == "tensor":
+    if spec.optimizer == "adamw" or spec.groups == "tensor":
         with_decay = [param for name, param in named if name not in undecayed]
-        decay: dict[str, Any] = {"name": "decay", "params": with_decay, "weight_decay": weight_decay}
+        decay: dict[str, Any] = {"name": "decay", "params": with_decay, "weight_decay": spec.weight_decay}
         rest: dict[str, Any] = {"name": "no decay", "params": without_decay, "weight_decay": 0.0}
-        if optimizer == "lamb":
-            decay["adapt"], rest["adapt"] = True, adapt_all
-        if optimizer == "ngd":
+        if spec.optimizer == "lamb":
+            decay["adapt"], rest["adapt"] = True, spec.adapt_all
+        if spec.optimizer == "ngd":
             decay["joint"] = rest["joint"] = False
         return [group for group in (decay, rest) if group["params"]]
-    unadapted = undecayed if optimizer == "lamb" and not adapt_all else set()
+    unadapted = undecayed if spec.optimizer == "lamb" and not spec.adapt_all else set()
     layers = layer_names(model)
     by_layer: dict[str, dict[str, Any]] = {}
     for name, param in named:
         if name not in unadapted:
-            new = {"name": layers[name], "params": [], "decayed": [], "weight_decay": weight_decay, "joint": True}
+            new = {"name": layers[name], "params": [], "decayed": [], "weight_decay": spec.weight_decay, "joint": True}
             group = by_layer.setdefault(layers[name], new)
             group["params"].append(param)
             group["decayed"].append(name not in undecayed)
@@ -72,8 +70,7 @@ def undecayed_names(model: nn.Module) -> set[str]:
 
 
 def _is_norm(module: nn.Module) -> bool:
-    rms = getattr(torch.nn, "RMSNorm", nn.LayerNorm)
-    return isinstance(module, (nn.LayerNorm, rms)) or type(module).__name__.endswith(("LayerNorm", "RMSNorm"))
+    return isinstance(module, (nn.LayerNorm, nn.RMSNorm)) or type(module).__name__.endswith(("LayerNorm", "RMSNorm"))
 
 
 def layer_names(model: nn.Module) -> dict[str, str]:
@@ -109,8 +106,8 @@ of the others are proportional to the weight norm, whatever the number of weight
 
 def build_optimizer(model: torch.nn.Module, spec: OptimSpec, lr: float) -> torch.optim.Optimizer:
     """Return the optimizer of a resolved spec for a model that is already on its device and in its dtype."""
-    assert spec.optimizer is not None and spec.groups is not None and spec.eps is not None  # noqa: PT018
-    groups = parameter_groups(model, spec.weight_decay, spec.groups, spec.adapt_all, spec.optimizer)
+    assert spec.eps is not None
+    groups = parameter_groups(model, spec)
     limits = {"max_weight_norm": spec.max_weight_norm, "min_weight_norm": spec.min_weight_norm}
     betas = (spec.beta1, spec.beta2)
     if spec.optimizer == "lamb":

@@ -187,8 +187,8 @@ def test_meaning_of_hand_written_scenes() -> None:
     not_chased = Scene("every", Phrase("dog"), cat._replace(negated=True))
     assert infer(not_chased, Scene("no", Phrase("dog"), cat)) == ENTAILMENT
     nested = Phrase("dog", None, Action("notice", Phrase("tabby")))
-    assert relate_phrases(nested, Phrase("dog", None, Action("notice", Phrase("cat")))) is WITHIN
-    assert relate_phrases(nested, Phrase("dog", None, Action("notice", Phrase("cat"), negated=True))) is DISJOINT
+    assert relate_phrases(nested, Phrase("dog", None, Action("notice", Phrase("cat")))) == WITHIN
+    assert relate_phrases(nested, Phrase("dog", None, Action("notice", Phrase("cat"), negated=True))) == DISJOINT
 
 
 def test_every_edit_keeps_a_scene_that_follows_from_itself() -> None:

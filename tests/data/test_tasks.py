@@ -30,7 +30,7 @@ def test_glue_and_embedded_tasks_are_there():
 )
 def test_a_spelling_in_a_file_leads_to_the_class_of_that_name(name, labels):
     task = TASKS[name]
-    assert {spelling: task.labels[index] for spelling, index in task.label_index.items()} == labels
+    assert dict(zip(task.file_labels or task.labels, task.labels, strict=True)) == labels
 
 
 def test_mnli_has_the_class_order_of_the_hub():

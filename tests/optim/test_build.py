@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from scala_lab.config import RunSpec
+from scala_lab.config import OptimSpec, RunSpec
 from scala_lab.data.tasks import TASKS
 from scala_lab.models.loading import load_classifier
 from scala_lab.optim.build import (
@@ -19,6 +19,10 @@ from scala_lab.optim.build import (
     scaled_rate,
     undecayed_names,
 )
+
+
+def grouped(model, kind, adapt_all, optimizer):
+    return parameter_groups(model, OptimSpec(optimizer=optimizer, groups=kind, adapt_all=adapt_all, weight_decay=0.01))
 
 
 @pytest.mark.parametrize("total", [1, 2, 3, 10, 48, 1000])
@@ -99,7 +103,7 @@ def test_every_parameter_is_in_one_group_and_biases_and_norms_never_decay(
     models, architecture, optimizer, kind, adapt_all
 ):
     model = models[architecture]
-    groups = parameter_groups(model, 0.01, kind, adapt_all, optimizer)
+    groups = grouped(model, kind, adapt_all, optimizer)
     placed = [name for group in groups for name in names_of(model, group)]
     order = [name for name, _ in model.named_parameters()]
     assert sorted(placed) == sorted(order)
@@ -121,7 +125,7 @@ def test_layers_are_embeddings_then_blocks_then_head(models, architecture):
     assert [layer for layer in dict.fromkeys(layers.values()) if layer not in ("embeddings", "head")] == blocks
     assert all(layer == "embeddings" for name, layer in layers.items() if re.search(r"embedding|wte|wpe", name))
     assert all(layer == "head" for name, layer in layers.items() if re.search("classifier|pooler|score|ln_f", name))
-    groups = parameter_groups(model, 0.01, "layer", False, "ngd")
+    groups = grouped(model, "layer", False, "ngd")
     assert {group["name"] for group in groups} == {"embeddings", *blocks, "head"}
     assert all(group["joint"] for group in groups)
 
@@ -130,10 +134,10 @@ def test_lamb_adapts_biases_and_norms_only_on_request(models):
     model = models["bert"]
     exempt = undecayed_names(model)
     for kind in ("tensor", "layer"):
-        plain = parameter_groups(model, 0.01, kind, False, "lamb")
+        plain = grouped(model, kind, False, "lamb")
         left_alone = {name for group in plain if not group.get("adapt", True) for name in names_of(model, group)}
         assert left_alone == exempt
-        everything = parameter_groups(model, 0.01, kind, True, "lamb")
+        everything = grouped(model, kind, True, "lamb")
         assert all(group.get("adapt", True) for group in everything)
 
 
@@ -163,7 +167,7 @@ def test_frozen_parameters_are_left_out(models):
     frozen.requires_grad_(False)
     try:
         for optimizer, kind in KINDS:
-            groups = parameter_groups(model, 0.01, kind, False, optimizer)
+            groups = grouped(model, kind, False, optimizer)
             assert all(param is not frozen for group in groups for param in group["params"])
     finally:
         frozen.requires_grad_(True)

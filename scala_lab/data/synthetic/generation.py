@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scala_lab.data.synthetic.lexicon import CHILDREN, LISTS, OPINIONS, OPPOSITES, SYNONYMS, Rng, indefinite, plural
-from scala_lab.data.synthetic.pairs import premise_and_hypothesis, question_and_sentence, question_pair, sentence_pair
+from scala_lab.data.synthetic import lexicon, pairs
+from scala_lab.data.synthetic.lexicon import FRAMES, LISTS, OPINIONS, Rng
 from scala_lab.data.synthetic.scenes import CONTRADICTION, ENTAILMENT, NEUTRAL
 from scala_lab.data.tasks import Rows
 
@@ -33,32 +33,8 @@ _BY_SIGN = {sign: [word for word in _ADJECTIVES if (_WORD_VALUE[word] > 0) is si
 _STANCES = list(OPINIONS["stance"].items())
 _ASPECTS = LISTS["aspect"]
 
-_DESCRIPTION_FRAMES = ("the {} was {}", "the {} was {}", "i found the {} {}", "the {} seemed {}")
-_NEGATED_FRAMES = (
-    "nobody could call the {} {}",
-    "the {} was anything but {}",
-    "the {} failed to be {}",
-    "i never found the {} {}",
-)
-_NOUN_FRAMES = (
-    ("the {} was full of {}", 1.0),
-    ("the {} had {}", 1.0),
-    ("the {} lacked {}", -1.0),
-    ("the {} was free of {}", -1.0),
-)
-_ATTITUDE_FRAMES = (
-    ("i doubt that {}", NEGATION),
-    ("it is not true that {}", -1.0),
-    ("if only {}", NEGATION),
-    ("it is clear that {}", 1.0),
-    ("i am sure that {}", STRONGER),
-    ("it is false to say that {}", -1.0),
-)
-_SECOND_DECIDES = ("although {} , {}", "{} , but {}", "while {} , {}", "granted , {} , yet {}")
-_FIRST_DECIDES = ("{} , though {}", "{} even if {}", "{} , despite the fact that {}")
 
-
-def opinion(rng: Rng, depths: tuple[int, ...], positive: bool) -> str:
+def opinion(rng: Rng, depths: pairs.Numbers, positive: bool) -> str:
     """Draw a sentence of this sign whose value is clearly not zero, of one of the given depths."""
     while True:
         text, value = compose(rng, rng.choice(depths))
@@ -73,14 +49,14 @@ def compose(rng: Rng, depth: int) -> Opinion:
     u = rng.random()
     text, value = compose(rng, depth - 1)
     if u < 0.22:
-        frame, factor = rng.choice(_ATTITUDE_FRAMES)
+        frame, factor = rng.choice(FRAMES["attitude"])
         return frame.format(text), value * factor
     other, other_value = compose(rng, rng.choice((0, depth - 1)))
     if u < 0.52:
         return f"{text} and {other}", value + other_value
     if u < 0.78:
-        return rng.choice(_SECOND_DECIDES).format(text, other), other_value
-    return rng.choice(_FIRST_DECIDES).format(text, other), value
+        return rng.choice(FRAMES["second_decides"]).format(text, other), other_value
+    return rng.choice(FRAMES["first_decides"]).format(text, other), value
 
 
 def clause(rng: Rng) -> Opinion:
@@ -89,10 +65,10 @@ def clause(rng: Rng) -> Opinion:
     u = rng.random()
     if u < 0.5:
         text, value = _description(rng)
-        return rng.choice(_DESCRIPTION_FRAMES).format(aspect, text), value
+        return rng.choice(FRAMES["description"]).format(aspect, text), value
     if u < 0.62:
         text, value = _description(rng, modified=False)
-        return rng.choice(_NEGATED_FRAMES).format(aspect, text), value * NEGATION
+        return rng.choice(FRAMES["negated"]).format(aspect, text), value * NEGATION
     if u < 0.74:
         word = rng.choice(_EFFECTS)
         if rng.bernoulli(0.3):
@@ -100,7 +76,7 @@ def clause(rng: Rng) -> Opinion:
         return f"the {aspect} {word} me", float(_WORD_VALUE[word])
     if u < 0.88:
         word = rng.choice(_NOUNS)
-        frame, factor = rng.choice(_NOUN_FRAMES)
+        frame, factor = rng.choice(FRAMES["noun"])
         return frame.format(aspect, word), _WORD_VALUE[word] * factor
     word, stance = rng.choice(_STANCES)
     return f"i {word} the {aspect}", float(stance)
@@ -134,47 +110,30 @@ Row = tuple[str, str | None, float]
 Labels = dict[tuple[str, str | None], float]  # the label of each row by its texts, in the order of the rows
 
 
-def _sst2(rng: Rng, hard: bool, label: int) -> Row:
-    return opinion(rng, (0, 0, 1, 1) if hard else (0, 0, 0, 1), bool(label)), None, label
+def _opinion_row(rng: Rng, depths: pairs.Numbers, label: int) -> Row:
+    return opinion(rng, depths, label == 1), None, label
 
 
-def _mnli(rng: Rng, hard: bool, label: int) -> Row:
-    depths, edits = ((0, 0, 0, 1), (1, 1, 2)) if hard else ((0,), (1, 1, 1, 2))
-    return *premise_and_hypothesis(rng, depths, edits, label), label
+def _similarity_row(rng: Rng, depths: pairs.Numbers, edits: pairs.Numbers, label: int) -> Row:
+    return pairs.sentence_pair(rng, rng.choice(depths), edits)
 
 
-def _qnli(rng: Rng, hard: bool, label: int) -> Row:
-    depths, clauses, edits = ((0, 0, 0, 1), (1, 1, 2), (1, 2)) if hard else ((0,), (1, 1, 1, 2), (0, 1, 2))
-    return *question_and_sentence(rng, depths, clauses, edits, label), label
-
-
-def _qqp(rng: Rng, hard: bool, label: int) -> Row:
-    while True:
-        row = question_pair(rng, (1, 1, 2) if hard else (1, 2, 3), bool(label))
-        if row[2] == label:
-            return row
-
-
-def _stsb(rng: Rng, hard: bool, label: int) -> Row:
-    depths, edits = ((0, 1), (1, 2, 3, 4)) if hard else ((0, 0, 0, 1), (0, 1, 2, 3, 4))
-    return sentence_pair(rng, rng.choice(depths), edits)
-
-
-EMBEDDED: dict[str, tuple[Callable[[Rng, bool, int], Row], int]] = {
-    "mini-sst2": (_sst2, 2),
-    "mini-qnli": (_qnli, 2),
-    "mini-mnli": (_mnli, 3),
-    "mini-qqp": (_qqp, 2),
-    "mini-stsb": (_stsb, 0),
+EMBEDDED: dict[str, tuple[int, Callable[..., Row], tuple[pairs.Numbers, ...], tuple[pairs.Numbers, ...]]] = {
+    "mini-sst2": (2, _opinion_row, ((0, 0, 0, 1),), ((0, 0, 1, 1),)),
+    "mini-qnli": (2, pairs.question_and_sentence, ((0,), (1, 1, 1, 2), (0, 1, 2)), ((0, 0, 0, 1), (1, 1, 2), (1, 2))),
+    "mini-mnli": (3, pairs.premise_and_hypothesis, ((0,), (1, 1, 1, 2)), ((0, 0, 0, 1), (1, 1, 2))),
+    "mini-qqp": (2, pairs.question_pair, ((1, 2, 3),), ((1, 1, 2),)),
+    "mini-stsb": (0, _similarity_row, ((0, 0, 0, 1), (0, 1, 2, 3, 4)), ((0, 1), (1, 2, 3, 4))),
 }
-"""By task, the function that draws a row, and the number of classes (0: a score)."""
+"""By task: the number of classes (0: a score), the function that draws a row, and the numbers from which it draws
+depths, clauses and edits for `train` and, harder, for `dev`."""
 
 
 def generate(name: str) -> dict[str, Rows]:
     """Generate the `train` and `dev` rows of an embedded task, all different, with classes balanced before noise."""
-    draw_row, classes = EMBEDDED[name]
-    dev = _draw_rows(partial(draw_row, Rng(f"{name} dev"), True), DEV_ROWS, classes, {})
-    train = _draw_rows(partial(draw_row, Rng(f"{name} train", AVOID_RARE), False), TRAIN_ROWS, classes, dev)
+    classes, draw_row, easy, hard = EMBEDDED[name]
+    dev = _draw_rows(partial(draw_row, Rng(f"{name} dev"), *hard), DEV_ROWS, classes, {})
+    train = _draw_rows(partial(draw_row, Rng(f"{name} train", AVOID_RARE), *easy), TRAIN_ROWS, classes, dev)
     noise = Rng(f"{name} noise")
 
     def noisy(label: float) -> float:
@@ -190,8 +149,9 @@ def _draw_rows(draw_row: Callable[[int], Row], count: int, classes: int, exclude
     """Draw rows with different texts, none of them in `exclude`, with labels in turn."""
     rows: Labels = {}
     while len(rows) < count:
-        first, second, label = draw_row(len(rows) % max(1, classes))
-        if (first, second) not in exclude:
+        wanted = len(rows) % max(1, classes)
+        first, second, label = draw_row(wanted)
+        if (first, second) not in exclude and (label == wanted or not classes):
             rows.setdefault((first, second), label)
     return rows
 
@@ -248,58 +208,55 @@ def _agreement(rng: Rng) -> Line:
 
 def _consequence(rng: Rng) -> Line:
     label = rng.choice((ENTAILMENT, ENTAILMENT, NEUTRAL, CONTRADICTION))
-    pair = premise_and_hypothesis(rng, (0, 0, 0, 1), (0, 1, 1, 2), label)
+    first, second, _ = pairs.premise_and_hypothesis(rng, (0, 0, 0, 1), (0, 1, 1, 2), label)
     connective = {ENTAILMENT: "therefore", NEUTRAL: "perhaps", CONTRADICTION: "impossible"}[label]
-    return _pair(rng, *pair, label == ENTAILMENT, connective)
+    return _pair(rng, first, second, label == ENTAILMENT, connective)
 
 
 def _answer(rng: Rng) -> Line:
-    label = int(rng.bernoulli(0.5))
-    pair = question_and_sentence(rng, (0,), (1, 1, 2), (0, 1, 2), label)
-    return _pair(rng, *pair, label == 0, ("listen", "besides")[label])
+    first, second, label = pairs.question_and_sentence(rng, (0,), (1, 1, 2), (0, 1, 2), int(rng.bernoulli(0.5)))
+    return _pair(rng, first, second, label == 0, ("listen", "besides")[label])
 
 
 def _same_question(rng: Rng) -> Line:
-    first, second, label = question_pair(rng, (1, 1, 2), rng.bernoulli(0.5))
+    first, second, label = pairs.question_pair(rng, (1, 1, 2), int(rng.bernoulli(0.5)))
     return _pair(rng, first, second, label == 1, ("also", "again")[label])
 
 
 def _similar(rng: Rng) -> Line:
-    first, second, score = sentence_pair(rng, 0, (0, 1, 2, 3, 4))
+    first, second, score = pairs.sentence_pair(rng, 0, (0, 1, 2, 3, 4))
     return Line(f"{first}\t{second}", score > 2.5)
 
 
 def _lexical(rng: Rng) -> Line:
     """State how two words relate: `every dog is an animal .`."""
-    parent = rng.choice(tuple(CHILDREN["noun"]))
-    child, sibling = rng.choice(CHILDREN["noun"][parent]), rng.choice(CHILDREN["noun"][parent])
+    parent, child = _entry(rng, lexicon.CHILDREN["noun"])
+    sibling = rng.choice(lexicon.CHILDREN["noun"][parent])
     u = rng.random()
     if u < 0.3:
-        return Line(f"every {child} is {indefinite(parent)} .")
+        return Line(f"every {child} is {lexicon.indefinite(parent)} .")
     if u < 0.5:
-        return Line(f"{plural(child)} and {plural(sibling)} are {plural(parent)} .")
+        return Line(f"{lexicon.plural(child)} and {lexicon.plural(sibling)} are {lexicon.plural(parent)} .")
     if u < 0.6 and child != sibling:
-        return Line(f"no {child} is {indefinite(sibling)} .")
+        return Line(f"no {child} is {lexicon.indefinite(sibling)} .")
     u = rng.random()
     if u < 0.3:
-        parent = rng.choice(tuple(CHILDREN["verb"]))
-        return Line(f"to {rng.choice(CHILDREN['verb'][parent])} is to {parent} .")
+        parent, child = _entry(rng, lexicon.CHILDREN["verb"])
+        return Line(f"to {child} is to {parent} .")
     if u < 0.5:
         kind = rng.choice(("verb", "adjective"))
-        word = rng.choice(tuple(OPPOSITES[kind]))
+        word, opposite = _entry(rng, lexicon.OPPOSITES[kind])
         to = "to " if kind == "verb" else ""
-        return Line(f"{to}{word} is not {to}{rng.choice(OPPOSITES[kind][word])} .")
-    kind = rng.choice(("noun", "verb", "adjective"))
-    word = rng.choice(tuple(SYNONYMS[kind]))
-    return Line(f"{word} means {rng.choice(SYNONYMS[kind][word])} .")
+        return Line(f"{to}{word} is not {to}{opposite} .")
+    word, synonym = _entry(rng, lexicon.SYNONYMS[rng.choice(("noun", "verb", "adjective"))])
+    return Line(f"{word} means {synonym} .")
 
 
-_LINE_KINDS: tuple[Callable[[Rng], Line], ...] = (
-    *(_opinions,) * 6,
-    *(_agreement,) * 2,
-    *(_consequence,) * 6,
-    *(_answer,) * 4,
-    *(_same_question,) * 4,
-    *(_similar,) * 2,
-    _lexical,
-)
+def _entry(rng: Rng, table: dict[str, list[str]]) -> tuple[str, str]:
+    """Draw a word, and one of those that the table lists for it."""
+    word = rng.choice(tuple(table))
+    return word, rng.choice(table[word])
+
+
+_LINE_KINDS: list[Callable[[Rng], Line]] = [_opinions] * 6 + [_agreement] * 2 + [_consequence] * 6
+_LINE_KINDS += [_answer] * 4 + [_same_question] * 4 + [_similar] * 2 + [_lexical]

@@ -7,28 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from scala_lab.data.synthetic import scenes
-from scala_lab.data.synthetic.lexicon import CHILDREN, HYPERNYMS, OPPOSITES, PARENT, SIBLINGS, SYNONYMS, Rng, canonical
+from scala_lab.data.synthetic.lexicon import (
+    CHILDREN,
+    EDITS,
+    HYPERNYMS,
+    OPPOSITES,
+    PARENT,
+    SIBLINGS,
+    SYNONYMS,
+    Rng,
+    canonical,
+)
 from scala_lab.data.synthetic.scenes import Action, Phrase, Scene
+
+Numbers = Sequence[int]  # one of which is drawn
+Pair = tuple[str, str, int]  # of texts, with its label
+P = TypeVar("P", Phrase, Action)
 
 _PREMISE_QUANTIFIERS = ("some", "some", "every", "every", "no", "no", "most", "not every")
 _TRIES = 6  # hypotheses tried on one premise before another is drawn
 
-_INFERENCE_EDITS = (
-    "synonym hypernym hypernym hyponym sibling add_adjective drop_modifier drop_modifier opposite_adjective "
-    "verb_hypernym verb_sibling opposite_verb circumstance circumstance negate quantifier quantifier"
-)
-_QUESTION_EDITS = "synonym hypernym drop_modifier verb_hypernym circumstance"
-_WRONG_EDITS = "sibling hyponym add_adjective opposite_verb verb_sibling circumstance opposite_adjective"
-_CHANGES = (
-    "hypernym hyponym sibling add_adjective drop_modifier opposite_adjective verb_hypernym verb_sibling "
-    "opposite_verb circumstance"
-)
 
-
-def premise_and_hypothesis(rng: Rng, depths: Sequence[int], edits: Sequence[int], label: int) -> tuple[str, str]:
+def premise_and_hypothesis(rng: Rng, depths: Numbers, edits: Numbers, label: int) -> Pair:
     """Draw two statements of which the second stands to the first as the label says."""
     while True:
         first = draw_scene(rng, rng.choice(depths))
@@ -37,15 +40,13 @@ def premise_and_hypothesis(rng: Rng, depths: Sequence[int], edits: Sequence[int]
                 second = swap(first)
                 relation = scenes.NEUTRAL if second is not first else scenes.ENTAILMENT
             else:
-                second = edit(rng, first, _INFERENCE_EDITS, rng.choice(edits))
+                second = edit(rng, first, EDITS["inference"], rng.choice(edits))
                 relation = infer(first, second)
             if relation == label:
-                return _word_sentences(rng, first, second)
+                return *_word_sentences(rng, first, second), label
 
 
-def question_and_sentence(
-    rng: Rng, depths: Sequence[int], clauses: Sequence[int], edits: Sequence[int], label: int
-) -> tuple[str, str]:
+def question_and_sentence(rng: Rng, depths: Numbers, clauses: Numbers, edits: Numbers, label: int) -> Pair:
     """Draw a question and a sentence of one or more facts that answers it (label 0) or does not (1)."""
     while True:
         facts = [draw_fact(rng, rng.choice(depths)) for _ in range(rng.choice(clauses))]
@@ -57,30 +58,29 @@ def question_and_sentence(
         if any(answers(fact, question, slot) for fact in facts) == (label == 0):
             conjunction = rng.choice((" and ", " , while ", " before "))
             sentence = conjunction.join(scenes.word_statement(rng, fact) for fact in facts)
-            return scenes.word_question(rng, question, slot), f"{sentence} ."
+            return scenes.word_question(rng, question, slot), f"{sentence} .", label
 
 
-def question_pair(rng: Rng, edits: Sequence[int], duplicate: bool) -> tuple[str, str, int]:
-    """Draw two questions; the label is 1 where they ask the same in other words."""
+def question_pair(rng: Rng, edits: Numbers, label: int) -> Pair:
+    """Draw two questions, usually of this label, and their label: 1 where they ask the same in other words."""
     first = draw_fact(rng, 0)
     slots = ["who", "where", "when", "how", "may", "why"] + ["what"] * (first.action.object is not None)
     slot = second_slot = rng.choice(slots)
-    first = first._replace(action=first.action._replace(negated=False))
     second = edit(rng, first, "synonym", 3)
-    if not duplicate:
+    if label == 0:
         u = rng.random()
         if u < 0.15:
             second_slot = rng.choice(slots)
         elif u < 0.3:
             second = swap(second)
         else:
-            second = edit(rng, second, _CHANGES, rng.choice(edits))
+            second = edit(rng, second, EDITS["change"], rng.choice(edits))
     first, second = _without_slot(first, slot), _without_slot(second, second_slot)
     same = slot == second_slot and scenes.relate_scenes(first, second) == (scenes.EQUAL, scenes.EQUAL)
     return scenes.word_question(rng, first, slot), scenes.word_question(rng, second, second_slot), int(same)
 
 
-def sentence_pair(rng: Rng, depth: int, edits: Sequence[int]) -> tuple[str, str, float]:
+def sentence_pair(rng: Rng, depth: int, edits: Numbers) -> tuple[str, str, float]:
     """Draw two sentences and their similarity."""
     first = draw_fact(rng, depth)
     u = rng.random()
@@ -89,13 +89,11 @@ def sentence_pair(rng: Rng, depth: int, edits: Sequence[int]) -> tuple[str, str,
     elif u < 0.2:
         second = swap(first)
     else:
-        second = edit(rng, first, f"synonym negate {_CHANGES}", rng.choice(edits))
+        second = edit(rng, first, f"synonym negate {EDITS['change']}", rng.choice(edits))
         if rng.bernoulli(0.3):
             other = draw_fact(rng, depth)
-            if rng.bernoulli(0.5):
-                second = second._replace(action=other.action)
-            else:
-                second = second._replace(subject=other.subject)
+            part = "action" if rng.bernoulli(0.5) else "subject"
+            second = second._replace(**{part: getattr(other, part)})
     return *_word_sentences(rng, first, second), similarity(first, second)
 
 
@@ -138,9 +136,9 @@ def answers(fact: Scene, question: Scene, slot: str) -> bool:
 
 def _draw_question(rng: Rng, fact: Scene, slot: str, wrong: bool, edits: int) -> Scene:
     """Draw what a question about the fact presupposes: the fact reworded, with the slot left open."""
-    scene = edit(rng, fact._replace(action=fact.action._replace(negated=False)), _QUESTION_EDITS, edits)
+    scene = edit(rng, fact._replace(action=fact.action._replace(negated=False)), EDITS["question"], edits)
     if wrong:
-        scene = swap(scene) if rng.bernoulli(0.25) else edit(rng, scene, _WRONG_EDITS, 1)
+        scene = swap(scene) if rng.bernoulli(0.25) else edit(rng, scene, EDITS["wrong question"], 1)
     action = scene.action
     if slot == "where" or rng.bernoulli(0.4):
         action = action._replace(place=None)
@@ -150,7 +148,7 @@ def _draw_question(rng: Rng, fact: Scene, slot: str, wrong: bool, edits: int) ->
 
 
 def _without_slot(scene: Scene, slot: str) -> Scene:
-    """Blank the slot that a question asks for, so that it does not count as a difference."""
+    """Blank the slot that a question asks for, and the negation, so that they do not count as a difference."""
     blank: dict[str, Any] = {"where": {"place": None}, "when": {"time": None}, "what": {"object": Phrase("object")}}
     action = scene.action._replace(negated=False, **blank.get(slot, {}))
     return scene._replace(action=action, subject=Phrase("person") if slot == "who" else scene.subject)
@@ -167,7 +165,7 @@ def _word_similarity(kind: str, first: str | None, second: str | None) -> float:
     if first is None or second is None:
         return float(first is second)
     relation = scenes.relate_words(kind, first, second)
-    if relation is scenes.EQUAL:
+    if relation == scenes.EQUAL:
         return 1.0
     if relation in (scenes.WITHIN, scenes.AROUND):
         return 0.7
@@ -214,10 +212,11 @@ def swap(scene: Scene) -> Scene:
     return scene._replace(subject=patient, action=scene.action._replace(object=scene.subject))
 
 
-def _substitute(rng: Rng, table: dict[str, list[str]], word: str, kind: str = "") -> str:
-    """Replace a word, or the one that stands for all its synonyms of a kind, by one that the table lists for it."""
-    others = table.get(canonical(kind, word))
-    return rng.choice(others) if others else word
+def _substitute(table: dict[str, dict[str, list[str]]], kind: str, rng: Rng, part: P) -> P:
+    """Replace the noun, adjective or verb of a part of a scene by a word that the table lists for it or its synonym."""
+    word = getattr(part, kind)
+    others: Sequence[Any] | None = table[kind].get(word) or table[kind].get(canonical(kind, word))
+    return part._replace(**{kind: rng.choice(others)}) if others else part
 
 
 def _edit_phrase(change: Callable[[Rng, Phrase], Phrase], rng: Rng, scene: Scene) -> Scene:
@@ -234,32 +233,22 @@ def _edit_phrase(change: Callable[[Rng, Phrase], Phrase], rng: Rng, scene: Scene
     return scene._replace(action=scene.action._replace(object=descend(scene.action.object)))
 
 
-def _other_noun(table: dict[str, list[str]], rng: Rng, phrase: Phrase) -> Phrase:
-    return phrase._replace(noun=_substitute(rng, table, phrase.noun, "noun"))
-
-
-def _edit_verb(table: dict[str, list[str]], rng: Rng, scene: Scene) -> Scene:
+def _edit_verb(table: dict[str, dict[str, list[str]]], rng: Rng, scene: Scene) -> Scene:
     """Change the verb of the subject's relative clause or of the statement."""
-
-    def change(action: Action) -> Action:
-        return action._replace(verb=_substitute(rng, table, action.verb, "verb"))
-
     clause = scene.subject.clause
     if clause is not None and rng.bernoulli(0.4):
-        return scene._replace(subject=scene.subject._replace(clause=change(clause)))
-    return scene._replace(action=change(scene.action))
+        return scene._replace(subject=scene.subject._replace(clause=_substitute(table, "verb", rng, clause)))
+    return scene._replace(action=_substitute(table, "verb", rng, scene.action))
 
 
 def _edit_synonym(rng: Rng, scene: Scene) -> Scene:
-    def change(rng: Rng, phrase: Phrase) -> Phrase:
-        noun = _substitute(rng, SYNONYMS["noun"], phrase.noun)
-        adjective = phrase.adjective and _substitute(rng, SYNONYMS["adjective"], phrase.adjective)
-        return phrase._replace(noun=noun, adjective=adjective)
-
     if rng.bernoulli(0.5):
-        verb = _substitute(rng, SYNONYMS["verb"], scene.action.verb)
-        return scene._replace(action=scene.action._replace(verb=verb))
-    return _edit_phrase(change, rng, scene)
+        return scene._replace(action=_substitute(SYNONYMS, "verb", rng, scene.action))
+    return _edit_phrase(_synonym_phrase, rng, scene)
+
+
+def _synonym_phrase(rng: Rng, phrase: Phrase) -> Phrase:
+    return _substitute(SYNONYMS, "adjective", rng, _substitute(SYNONYMS, "noun", rng, phrase))
 
 
 def _add_adjective(rng: Rng, phrase: Phrase) -> Phrase:
@@ -270,12 +259,6 @@ def _drop_modifier(rng: Rng, phrase: Phrase) -> Phrase:
     if phrase.clause is not None and rng.bernoulli(0.5):
         return phrase._replace(clause=None)
     return phrase._replace(adjective=None)
-
-
-def _opposite_adjective(rng: Rng, phrase: Phrase) -> Phrase:
-    if phrase.adjective is None:
-        return phrase
-    return phrase._replace(adjective=rng.choice(OPPOSITES["adjective"][canonical("adjective", phrase.adjective)]))
 
 
 def _edit_circumstance(rng: Rng, scene: Scene) -> Scene:
@@ -290,15 +273,15 @@ def _edit_circumstance(rng: Rng, scene: Scene) -> Scene:
 
 _EDITS: dict[str, Callable[[Rng, Scene], Scene]] = {
     "synonym": _edit_synonym,
-    "hypernym": partial(_edit_phrase, partial(_other_noun, HYPERNYMS["noun"])),
-    "hyponym": partial(_edit_phrase, partial(_other_noun, CHILDREN["noun"])),
-    "sibling": partial(_edit_phrase, partial(_other_noun, SIBLINGS["noun"])),
+    "hypernym": partial(_edit_phrase, partial(_substitute, HYPERNYMS, "noun")),
+    "hyponym": partial(_edit_phrase, partial(_substitute, CHILDREN, "noun")),
+    "sibling": partial(_edit_phrase, partial(_substitute, SIBLINGS, "noun")),
     "add_adjective": partial(_edit_phrase, _add_adjective),
     "drop_modifier": partial(_edit_phrase, _drop_modifier),
-    "opposite_adjective": partial(_edit_phrase, _opposite_adjective),
-    "verb_hypernym": partial(_edit_verb, HYPERNYMS["verb"]),
-    "verb_sibling": partial(_edit_verb, SIBLINGS["verb"]),
-    "opposite_verb": partial(_edit_verb, OPPOSITES["verb"]),
+    "opposite_adjective": partial(_edit_phrase, partial(_substitute, OPPOSITES, "adjective")),
+    "verb_hypernym": partial(_edit_verb, HYPERNYMS),
+    "verb_sibling": partial(_edit_verb, SIBLINGS),
+    "opposite_verb": partial(_edit_verb, OPPOSITES),
     "circumstance": _edit_circumstance,
     "negate": lambda rng, scene: scene._replace(action=scene.action._replace(negated=not scene.action.negated)),
     "quantifier": lambda rng, scene: scene._replace(quantifier=rng.choice(scenes.QUANTIFIERS)),

@@ -89,7 +89,6 @@ WITHIN: Relation = frozenset({(1, 1), (0, 1), (0, 0)})
 AROUND: Relation = frozenset({(1, 1), (1, 0), (0, 0)})
 DISJOINT: Relation = frozenset({(1, 0), (0, 1), (0, 0)})
 OTHER: Relation = frozenset({(1, 1), (1, 0), (0, 1), (0, 0)})
-_NAMED = {relation: relation for relation in (EQUAL, WITHIN, AROUND, DISJOINT, OTHER)}
 
 
 @cache
@@ -118,34 +117,31 @@ def relate_scenes(first: Scene, second: Scene) -> tuple[Relation, Relation]:
 def relate_phrases(first: Phrase, second: Phrase) -> Relation:
     """Relate the extensions of two noun phrases."""
     adjectives = relate_words("adjective", first.adjective, second.adjective)
-    parts = [relate_words("noun", first.noun, second.noun), adjectives]
-    if first.clause is not None and second.clause is not None:
-        parts.append(relate_actions(first.clause, second.clause))
-    elif first.clause is not second.clause:
-        parts.append(AROUND if first.clause is None else WITHIN)
-    return _meet(*parts)
+    clauses = relate_actions(first.clause, second.clause)
+    return _meet(relate_words("noun", first.noun, second.noun), adjectives, clauses)
 
 
-def relate_actions(first: Action, second: Action) -> Relation:
-    """Relate the sets of individuals of which two predicates are true."""
-    verbs = relate_words("verb", first.verb, second.verb)
+def relate_actions(first: Action | None, second: Action | None) -> Relation:
+    """Relate the sets of individuals of which two predicates are true; a missing one is true of all."""
+    verbs = relate_words("verb", first and first.verb, second and second.verb)
+    if first is None or second is None:
+        return verbs
     rest = [relate_words("place", first.place, second.place), relate_words("time", first.time, second.time)]
     if first.object is not None and second.object is not None:
         rest.append(relate_phrases(first.object, second.object))
     elif first.object is not second.object:
         rest.append(OTHER)
-    if verbs is DISJOINT:
-        relation = DISJOINT if all(part is EQUAL for part in rest) else OTHER
+    if verbs == DISJOINT:
+        relation = DISJOINT if all(part == EQUAL for part in rest) else OTHER
     else:
-        relation = _meet(verbs, *(OTHER if part is DISJOINT else part for part in rest))
+        relation = _meet(verbs, *(OTHER if part == DISJOINT else part for part in rest))
     return negate(relation, first.negated, second.negated)
 
 
 @cache
 def negate(relation: Relation, first: bool, second: bool) -> Relation:
     """Return the relation after negating the first predicate, the second, or both."""
-    flipped = frozenset((b ^ first, c ^ second) for b, c in relation)
-    return _NAMED.get(flipped, flipped)
+    return frozenset((b ^ first, c ^ second) for b, c in relation)
 
 
 @cache
@@ -194,28 +190,10 @@ def _populations(cells: int) -> np.ndarray:
     return np.indices((largest + 1,) * cells, dtype=np.int16).reshape(cells, -1).T
 
 
-_DETERMINERS: dict[str, tuple[tuple[str, bool], ...]] = {
-    "every": (("every", False), ("each", False), ("all", True)),
-    "some": (("a", False), ("some", True), ("at least one", False)),
-    "no": (("no", False), ("not a single", False)),
-    "most": (("most", True), ("more than half of the", True)),
-    "not every": (("not every", False), ("not all", True)),
-    "the": (("the", False),),
-}
-"""Wordings of a quantifier, and whether the noun is plural."""
-
-_FRAMES = {
-    "how": ("how can {}", "what is the best way for {} to", "how does {}"),
-    "may": ("can {}", "is it possible for {} to", "is {} able to"),
-    "why": ("why would {}", "for what reason would {}", "what would make {}"),
-}
-"""Beginnings of questions about a whole scene."""
-
-
 def word_statement(rng: Rng, scene: Scene) -> str:
     """Word a statement in the active or, where that is unambiguous, the passive voice, without the full stop."""
     action = scene.action
-    determiner, many = rng.choice(_DETERMINERS[scene.quantifier])
+    determiner, many = rng.choice(lexicon.DETERMINERS[scene.quantifier])
     subject = _word_phrase(rng, scene.subject, many)
     subject = lexicon.indefinite(subject) if determiner == "a" else f"{determiner} {subject}"
     unambiguous = scene.quantifier == "the" or (not action.negated and scene.quantifier != "not every")
@@ -231,11 +209,10 @@ def word_question(rng: Rng, scene: Scene, slot: str) -> str:
     verb = scene.action.verb
     around = _word_circumstances(rng, scene.action)
     subject = _word_phrase(rng, scene.subject)
-    if slot in _FRAMES:
-        patient = (
-            "" if scene.action.object is None else f" {lexicon.indefinite(_word_phrase(rng, scene.action.object))}"
-        )
-        return f"{rng.choice(_FRAMES[slot]).format(lexicon.indefinite(subject))} {verb}{patient}{around} ?"
+    if slot in lexicon.QUESTIONS:
+        thing = scene.action.object
+        patient = "" if thing is None else f" {lexicon.indefinite(_word_phrase(rng, thing))}"
+        return f"{rng.choice(lexicon.QUESTIONS[slot]).format(lexicon.indefinite(subject))} {verb}{patient}{around} ?"
     subject, patient = f"the {subject}", _word_object(rng, scene.action)
     if slot == "who":
         if patient and rng.bernoulli(0.3):
