@@ -70,7 +70,7 @@ class Admission:
             "logit_difference": self.logit_difference,
             "gradient_difference": self.gradient_difference,
             "padding": asdict(self.padding),
-            "first_token_only": [call.module for call in self.narrowing.calls],
+            "first_token_only": [module for (module, _), _ in self.narrowing],
             "fast_attention": self.fast_attention,
             "note": self.note,
         }
@@ -161,8 +161,8 @@ class _Trial:
         with own_attention(self.twin) if fast else nullcontext(False) as fast_attention:
             try:
                 if narrowing is None:
-                    narrowing = _proved(self.twin, batches) if fast else Narrowing()
-                    if fast and not fast_attention and narrowing.norm is None:
+                    narrowing = _proved(self.twin, batches) if fast else ()
+                    if fast and not fast_attention and not narrowing:
                         return None
                 encoder = Encoder(self.twin, narrowing=narrowing)
                 if self.use == "train":
@@ -233,7 +233,7 @@ def _proved(twin: nn.Module, batches: Sequence[_Batch]) -> Narrowing:
     """Prove what can be narrowed, on the largest batch whose rows have several tokens."""
     longer = [inputs for _, inputs in batches if inputs["input_ids"].shape[1] > 1]
     if not longer:
-        return Narrowing()
+        return ()
     inputs = max(longer, key=lambda inputs: inputs["input_ids"].shape[0])
     return prove_narrowing(twin, lambda: twin(**inputs).logits)
 

@@ -25,9 +25,7 @@ from scala_lab.errors import UserError, nearest
 MODEL_TYPES: tuple[str, ...] = tuple(modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES)
 
 _TABLE = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-_SIZE_OF = {
-    name: size for sizes in _TABLE["sizes"].values() for names, size in sizes.items() for name in names.split()
-}
+_SIZE_OF = {name: size for sizes in _TABLE["sizes"].values() for names, size in sizes.items() for name in names.split()}
 FIRST_WORD, VOCABULARY = 24, _SIZE_OF["vocab_size"]  # the ids below the first word's are for special tokens
 WORDS = [f"w{number}" for number in range(VOCABULARY - FIRST_WORD)]
 LONGEST_ROW = 64

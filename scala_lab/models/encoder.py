@@ -33,13 +33,13 @@ class Encoder:
         self,
         model: nn.Module,
         *,
-        narrowing: Narrowing | None = None,
+        narrowing: Narrowing = (),
         stochastic: bool | None = None,
         autocast: torch.dtype | None = None,
     ) -> None:
         use_fast_dropout(model)
         self.model = model
-        self.narrowing = narrowing or Narrowing()
+        self.narrowing = narrowing
         self.drops_out = drops_out(model) if stochastic is None else stochastic
         self.autocast = autocast
         self._options = without_cache(model)
