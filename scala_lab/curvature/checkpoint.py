@@ -254,14 +254,12 @@ def _extras(options: SharpnessOptions, op: HessianOperator, top: EigenResult) ->
     tol, max_products, seed = options.tol, options.max_products, options.over.seed
     if options.smallest:
         extras["smallest"] = top_eigenpairs(op, 1, tol, which="smallest", max_products=max_products, seed=seed).first()
+    if options.trace or options.layers:
+        from scala_lab.curvature.spectrum import kappa_alpha, layer_eigenvalues, trace
     if options.trace:
-        from scala_lab.curvature.spectrum import trace
-
         total = trace(op, max_products=max(2, max_products), seed=seed, known=top if top.converged else None)
         extras["trace"] = {"value": total.trace, "error": total.error, "converged": total.converged}
     if options.layers:
-        from scala_lab.curvature.spectrum import kappa_alpha, layer_eigenvalues
-
         layers = layer_eigenvalues(op, op.model, tol, max_products=max_products, seed=seed)
         extras["layers"] = {name: result.first() for name, result in layers.items()}
         extras["kappa_alpha"] = kappa_alpha(layers)
