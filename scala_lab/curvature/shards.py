@@ -104,7 +104,8 @@ def graph_bytes(outputs: Iterable[Tensor]) -> int:
     storages: dict[int, int] = {}
     while waiting:
         node = waiting.pop()
-        for name in _saved_names(type(node)):
+        node_type: Any = type(node)
+        for name in _saved_names(node_type):
             saved = getattr(node, name)
             for value in saved if isinstance(saved, tuple | list) else (saved,):
                 if isinstance(value, Tensor) and not (value.is_leaf and value.requires_grad):
