@@ -37,7 +37,7 @@ def _pretrain(options: Pretrain) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from scala_lab.models.embedded import FOLDER
+    from scala_lab.models.loading import EMBEDDED
     from scala_lab.models.pretrain import Settings, check_folder, pretrain
 
     flags = {"steps": options.steps, "threads": options.threads, "seed": options.seed}
@@ -55,7 +55,7 @@ def _pretrain(options: Pretrain) -> int:
         task = bar.add_task("", total=settings.steps, loss=float("nan"))
         record = pretrain(options.out, settings, lambda step, loss: bar.update(task, completed=step, loss=loss))
     console.print(_summary(record))
-    shipped = FOLDER / "model.safetensors"
+    shipped = EMBEDDED / "model.safetensors"
     if shipped.is_file():
         same = (options.out / shipped.name).read_bytes() == shipped.read_bytes()
         console.print(f"weights {'equal' if same else 'differ from'} the shipped encoder's, byte for byte")
@@ -66,10 +66,10 @@ def _pretrain(options: Pretrain) -> int:
 def _check() -> int:
     from rich.console import Console
 
-    from scala_lab.models.embedded import FOLDER
+    from scala_lab.models.loading import EMBEDDED
     from scala_lab.models.pretrain import heldout, read_encoder
 
-    model, tokenizer, record = read_encoder(FOLDER)
+    model, tokenizer, record = read_encoder(EMBEDDED)
     measured = heldout(model, tokenizer, record["mask_rate"])
     difference = abs(measured["heldout_loss"] / record["heldout_loss"] - 1)
     agrees = difference <= TOLERANCE

@@ -18,7 +18,7 @@ from torch.autograd import Function
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from scala_lab.models.fast_layers import first_query_mask, is_broadcast_query
+from scala_lab.models.fast_layers import is_broadcast_query
 
 
 class QuickLayers(TorchFunctionMode):
@@ -58,9 +58,8 @@ def _layer_norm(
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **named: Any) -> Tensor:
     """Compute attention for the one row that all queries are, and broadcast the result."""
-    output = functional.scaled_dot_product_attention(
-        query[..., :1, :], key, value, attn_mask=first_query_mask(attn_mask), **named
-    )
+    mask = None if attn_mask is None else attn_mask[..., :1, :]
+    output = functional.scaled_dot_product_attention(query[..., :1, :], key, value, attn_mask=mask, **named)
     return output.expand(*query.shape[:-1], -1)
 
 
@@ -130,13 +129,9 @@ class _LayerNorm(Function):
         (grad,) = grads
         inputs, mean, rstd, weight, bias = ctx.saved_tensors
         if torch.is_grad_enabled():
-            by_inputs, by_weight, by_bias = _LayerNormGradient.apply(grad, inputs, weight, mean, rstd)
-        else:
-            shape, output_mask = [inputs.shape[-1]], [True, True, True]
-            by_inputs, by_weight, by_bias = torch.ops.aten.native_layer_norm_backward(
-                grad, inputs, shape, mean, rstd, weight, bias, output_mask
-            )
-        return by_inputs, by_weight, by_bias, None
+            return *_LayerNormGradient.apply(grad, inputs, weight, mean, rstd), None
+        arguments = grad, inputs, [inputs.shape[-1]], mean, rstd, weight, bias, [True, True, True]
+        return *torch.ops.aten.native_layer_norm_backward(*arguments), None
 
 
 class _LayerNormGradient(Function):
@@ -199,23 +194,18 @@ def _rows(tensor: Tensor) -> Tensor:
     return tensor.reshape(-1, tensor.shape[-1])
 
 
-def _weight_gradient(weight: Tensor, left: Tensor, right: Tensor) -> Tensor | None:
-    """Add left^T right to the sum of a weight, or return it where there are no sums."""
+def _add_or_return(
+    weight: Tensor, bias: Tensor | None, left: Tensor, right: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
+    """Add left^T right to the sum of a weight and left's to that of a bias; return them where there are no sums."""
     sums = getattr(_thread, "sums", None)
     if sums is None:
-        return left.T @ right
+        return left.T @ right, None if bias is None else left.sum(0)
     if weight in sums:
         sums[weight].addmm_(left.T, right)
-    return None
-
-
-def _bias_gradient(bias: Tensor | None, rows: Tensor) -> Tensor | None:
-    sums = getattr(_thread, "sums", None)
-    if sums is None:
-        return None if bias is None else rows.sum(0)
     if bias in sums:
-        sums[bias] += rows.sum(0)
-    return None
+        sums[bias] += left.sum(0)
+    return None, None
 
 
 class _Linear(Function):
@@ -239,7 +229,7 @@ class _Linear(Function):
             return _LinearGradient.apply(grad, inputs, weight, bias, ctx.needs_input_grad[0])
         rows = _rows(grad)
         before = (rows @ weight).view_as(inputs) if ctx.needs_input_grad[0] else None
-        return before, _weight_gradient(weight, rows, _rows(inputs)), _bias_gradient(bias, rows)
+        return before, *_add_or_return(weight, bias, rows, _rows(inputs))
 
 
 class _LinearGradient(Function):
@@ -266,5 +256,5 @@ class _LinearGradient(Function):
         if by_bias is not None:
             to_grad += by_bias
         to_inputs = None if by_weight is None else (rows @ by_weight).view_as(inputs)
-        to_weight = None if by_inputs is None else _weight_gradient(weight, rows, _rows(by_inputs))
+        to_weight = None if by_inputs is None else _add_or_return(weight, None, rows, _rows(by_inputs))[0]
         return to_grad.view_as(grad), to_inputs, to_weight, None, None

@@ -177,19 +177,14 @@ Results = tuple[list[dict[str, Any]], dict[str, "DensityResult"]]
 
 def measure_sharpness(options: SharpnessOptions) -> Results:
     """Measure every checkpoint, as the only process or as one of several workers, which all return the same."""
-    records: list[dict[str, Any]] = []
-    densities: dict[str, DensityResult] = {}
     world = join_world(options.machine)
     try:
         with CountBar(world.leads) as bar:
-            for checkpoint in options.checkpoints:
-                record, density = _measure_checkpoint(options, checkpoint, world, bar)
-                records.append(record)
-                if density is not None:
-                    densities[str(checkpoint)] = density
+            measured = [_measure_checkpoint(options, checkpoint, world, bar) for checkpoint in options.checkpoints]
     finally:
         world.leave()
-    return records, densities
+    densities = {record["checkpoint"]: density for record, density in measured if density is not None}
+    return [record for record, _ in measured], densities
 
 
 def measure_by_workers(options: SharpnessOptions) -> Results:
@@ -229,9 +224,9 @@ def _measure_checkpoint(
         loss = op.loss()
         if not np.isfinite(loss):
             raise UserError(f"{checkpoint}: the mean loss over these rows is {loss}, which has no curvature")
-        top = _top_eigenpairs(options, loaded.model, batches, op)
+        top = _top_eigenpairs(options, batches, op)
         entry = top.record() | {"seconds": time.perf_counter() - started}
-        entry |= ({"note": top.note} if top.note else {}) | _extras(options, loaded.model, op, top)
+        entry |= ({"note": top.note} if top.note else {}) | _extras(options, op, top)
         if options.density and number == 1:
             from scala_lab.curvature.spectrum import spectral_density
 
@@ -241,7 +236,7 @@ def _measure_checkpoint(
 
 
 def _top_eigenpairs(
-    options: SharpnessOptions, model: torch.nn.Module, batches: list[dict[str, torch.Tensor]], op: HessianOperator
+    options: SharpnessOptions, batches: list[dict[str, torch.Tensor]], op: HessianOperator
 ) -> EigenResult:
     k, tol, seed = options.top_k, options.tol, options.over.seed
     if k > op.space.touched_size:
@@ -249,26 +244,23 @@ def _top_eigenpairs(
     if options.solver == "pyhessian":
         from scala_lab.curvature.pyhessian_check import pyhessian_top
 
-        iterations = max(1, options.max_products // k)
-        return pyhessian_top(model, batches, k, tol, iterations, seed, op=op, on_product=op.on_product)
+        return pyhessian_top(op, batches, k, tol, max(1, options.max_products // k), seed)
     return top_eigenpairs(op, k, tol, solver=options.solver, max_products=options.max_products, seed=seed)
 
 
-def _extras(options: SharpnessOptions, model: torch.nn.Module, op: HessianOperator, top: EigenResult) -> dict[str, Any]:
+def _extras(options: SharpnessOptions, op: HessianOperator, top: EigenResult) -> dict[str, Any]:
     """Measure what was requested besides the top eigenpairs, with the same operator."""
     extras: dict[str, Any] = {}
     tol, max_products, seed = options.tol, options.max_products, options.over.seed
     if options.smallest:
         extras["smallest"] = top_eigenpairs(op, 1, tol, which="smallest", max_products=max_products, seed=seed).first()
+    if options.trace or options.layers:
+        from scala_lab.curvature.spectrum import kappa_alpha, layer_eigenvalues, trace
     if options.trace:
-        from scala_lab.curvature.spectrum import trace
-
         total = trace(op, max_products=max(2, max_products), seed=seed, known=top if top.converged else None)
         extras["trace"] = {"value": total.trace, "error": total.error, "converged": total.converged}
     if options.layers:
-        from scala_lab.curvature.spectrum import kappa_alpha, layer_eigenvalues
-
-        layers = layer_eigenvalues(op, model, tol, max_products=max_products, seed=seed)
+        layers = layer_eigenvalues(op, op.model, tol, max_products=max_products, seed=seed)
         extras["layers"] = {name: result.first() for name, result in layers.items()}
         extras["kappa_alpha"] = kappa_alpha(layers)
     return extras

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -161,8 +161,10 @@ def _slice(
     rows = []
     with eval_mode(model):
         for point in points:
-            moved = _moved(weights, zip(axes.values(), point, strict=True))
-            loss, correct = 0.0, 0
+            moved, loss, correct = dict(weights), 0.0, 0
+            for direction, distance in zip(axes.values(), point, strict=True):
+                for name, part in direction.parts.items() if distance else ():
+                    moved[name] = moved[name] + distance * part.to(moved[name])
             with torch.inference_mode():
                 for batch in batches:
                     logits = functional_call(model, moved, args=(), kwargs=without_labels(batch)).logits
@@ -172,15 +174,6 @@ def _slice(
             if on_point is not None:
                 on_point()
     return pd.DataFrame(rows, columns=[*axes, "loss", "accuracy"])
-
-
-def _moved(weights: Mapping[str, Tensor], position: Iterable[tuple[Direction, float]]) -> dict[str, Tensor]:
-    moved = dict(weights)
-    for direction, distance in position:
-        if distance != 0:
-            for name, part in direction.parts.items():
-                moved[name] = moved[name] + distance * part.to(moved[name])
-    return moved
 
 
 @dataclass(frozen=True)
@@ -232,21 +225,11 @@ class View:
 
 def explore(options: LandscapeOptions, device: torch.device, bar: CountBar) -> list[View]:
     """Return one view per checkpoint, or per checkpoint after the first for the lines between them."""
-    origins = _between(options, device) if options.directions == "between" else _around(options, device, bar)
-    return [_view(options, origin, bar) for origin in origins]
+    return list((_between if options.directions == "between" else _around)(options, device, bar))
 
 
-class _Origin(NamedTuple):
-    """The model at the origin of a view, its directions, and the view's record before slicing."""
-
-    name: str
-    loaded: Loaded
-    directions: tuple[Direction, Direction]
-    record: dict[str, Any]
-
-
-def _around(options: LandscapeOptions, device: torch.device, bar: CountBar) -> Iterator[_Origin]:
-    """Load each checkpoint with directions of its own."""
+def _around(options: LandscapeOptions, device: torch.device, bar: CountBar) -> Iterator[View]:
+    """View each checkpoint in directions of its own."""
     over = options.over
     for checkpoint, name in short_names(options.checkpoints).items():
         loaded = load_with_samples(Path(checkpoint), options.data, over, device)
@@ -260,11 +243,11 @@ def _around(options: LandscapeOptions, device: torch.device, bar: CountBar) -> I
             top = top_eigenpairs(op, 2, options.tol, max_products=options.max_products, seed=over.seed)
             first, second = eigenvector_directions(top, op.gradient())
             record |= top.record()
-        yield _Origin(name, loaded, (first, second), record)
+        yield _view(options, name, loaded, first, second, record, bar)
 
 
-def _between(options: LandscapeOptions, device: torch.device) -> Iterator[_Origin]:
-    """Load the first checkpoint, each time with the direction to another one."""
+def _between(options: LandscapeOptions, device: torch.device, bar: CountBar) -> Iterator[View]:
+    """View the first checkpoint, each time in the direction of another one."""
     names = short_names(options.checkpoints)
     start, *ends = names
     loaded = load_with_samples(Path(start), options.data, options.over, device)
@@ -275,7 +258,7 @@ def _between(options: LandscapeOptions, device: torch.device) -> Iterator[_Origi
         at_end = {f"other_{name}": value for name, value in _at_origin(other, end).items()}
         along = line_between(loaded.model, other.model)
         record = {"checkpoint": start, "other": end, "distance": along.norm, **at_start, **at_end}
-        yield _Origin(f"{names[start]} to {names[end]}", loaded, (along, across), record)
+        yield _view(options, f"{names[start]} to {names[end]}", loaded, along, across, record, bar)
 
 
 def _at_origin(loaded: Loaded, checkpoint: str) -> dict[str, float | None]:
@@ -286,8 +269,16 @@ def _at_origin(loaded: Loaded, checkpoint: str) -> dict[str, float | None]:
     return {"loss": loss, "accuracy": None if np.isnan(accuracy) else accuracy}
 
 
-def _view(options: LandscapeOptions, origin: _Origin, bar: CountBar) -> View:
-    name, loaded, (x, y), record = origin
+def _view(
+    options: LandscapeOptions,
+    name: str,
+    loaded: Loaded,
+    x: Direction,
+    y: Direction,
+    record: dict[str, Any],
+    bar: CountBar,
+) -> View:
+    """Slice along both directions, or from one model to the other, and over their plane."""
     model, batches, span, between = loaded.model, loaded.sets[0], options.x_span, options.directions == "between"
     steps, side = options.line_points, options.plane_points
     directions = [] if not steps else [x] if between else [x, y]

@@ -1,24 +1,20 @@
-"""The per-sample loss of a batch as a twice differentiable function of flat vectors over chosen parameters."""
+"""The stock model's loss and Hessian product, and flat vectors over chosen parameters."""
 
 from __future__ import annotations
 
+import copy
 import fnmatch
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from scala_lab.curvature.autograd import QuickLayers
 from scala_lab.divergence import task_loss
 from scala_lab.errors import UserError
-from scala_lab.models.encoder import eval_mode, plain_table, replaced_embeddings, without_cache
-from scala_lab.models.fast_layers import Narrowing, narrowed
+from scala_lab.models.encoder import eval_mode, plain_table, without_cache
 
 
 def chosen_parameters(model: nn.Module, patterns: Sequence[str] | None) -> dict[str, nn.Parameter]:
@@ -48,11 +44,6 @@ class ParameterSpace:
         if self.table_name is not None:
             self.shapes[self.table_name] = (len(used_ids), *self.shapes[self.table_name][1:])
         self.touched_size = sum(map(math.prod, self.shapes.values()))
-
-    def part(self, names: Sequence[str]) -> ParameterSpace:
-        """Return the space over some of these parameters, in their order here."""
-        chosen = {name: value for name, value in self.parameters.items() if name in names}
-        return ParameterSpace(chosen, self.table_name, self.used_ids)
 
     def pieces(self, touched: Tensor) -> list[Tensor]:
         """Return a touched vector, or several as rows, as views shaped like the parameters."""
@@ -99,56 +90,10 @@ def without_labels(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: value for name, value in batch.items() if name != "labels"}
 
 
-@dataclass(frozen=True)
-class Shortcuts:
-    """What an operator computes in another way than the stock model, because it was shown to change nothing."""
-
-    cut_padding: bool = False  # batches are cut into shards with little padding
-    used_rows: bool = False  # of the word-embedding table only the rows that occur are differentiated by
-    fast_layers: bool = False  # linear layers, GELU and LayerNorm have our own derivative rules
-    narrowing: Narrowing = field(default_factory=Narrowing)  # what the last layer computes for the first token alone
-    side_by_side: bool = True  # shards run at once on the cores
-
-
 def word_table(model: nn.Module) -> str | None:
     """Return the name of the word-embedding table, if it is a plain one."""
     weight = getattr(plain_table(model), "weight", None)
     return next((name for name, value in model.named_parameters() if value is weight), None)
-
-
-class BatchLoss:
-    """Cross-entropy or squared error per sample, in eval mode, with the shortcuts of an operator.
-
-    `leaves` is what to differentiate by: the parameters of the space, with a copy of the used rows for the table.
-    """
-
-    def __init__(
-        self, model: nn.Module, space: ParameterSpace, regression: bool, shortcuts: Shortcuts, pad_token: int | None
-    ) -> None:
-        self.model, self.space, self.regression = model, space, regression
-        self.shortcuts, self.pad_token = shortcuts, pad_token
-        self._rows, self._padding_index = None, None
-        self.leaves: list[Tensor] = list(space.parameters.values())
-        if space.table_name is not None:
-            index = list(space.parameters).index(space.table_name)
-            self.leaves[index] = self._rows = self.leaves[index].detach()[space.used_ids].requires_grad_()
-            padding = model.get_input_embeddings().padding_idx  # type: ignore[operator]
-            if padding is not None and bool((space.used_ids == padding).any()):  # its gradient stays 0
-                self._padding_index = int((space.used_ids < padding).sum())
-
-    def __call__(self, inputs: Mapping[str, Tensor], labels: Tensor) -> Tensor:
-        """Return one loss per sample."""
-        with ExitStack() as stack:
-            stack.enter_context(narrowed(self.model, self.shortcuts.narrowing))
-            if self._rows is not None and "input_ids" in inputs:
-                rows = torch.searchsorted(self.space.used_ids, inputs["input_ids"])
-                embeddings = functional.embedding(rows, self._rows, padding_idx=self._padding_index)
-                table: Any = self.model.get_input_embeddings()  # type: ignore[operator]
-                stack.enter_context(replaced_embeddings(table, inputs["input_ids"], embeddings))
-            if self.shortcuts.fast_layers:
-                stack.enter_context(QuickLayers(self.leaves))
-            logits = stock_logits(self.model, inputs, self.pad_token)
-        return task_loss(logits, labels, self.regression)
 
 
 def is_regression(model: nn.Module, labels: Sequence[Tensor]) -> bool:
@@ -159,19 +104,17 @@ def is_regression(model: nn.Module, labels: Sequence[Tensor]) -> bool:
     return getattr(config, "num_labels", 2) == 1 or any(part.is_floating_point() for part in labels)
 
 
-def stock_logits(model: nn.Module, inputs: Mapping[str, Tensor], pad_token: int | None = None) -> Tensor:
+def stock_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
     """Return the logits of the model's own forward pass, in eval mode, by the attention with a second derivative."""
-    with eval_mode(model), sdpa_kernel(SDPBackend.MATH), _padded_with(model, pad_token):
+    with eval_mode(model), sdpa_kernel(SDPBackend.MATH):
         return model(**inputs, **without_cache(model)).logits
 
 
-def stock_product(
-    model: nn.Module, inputs: Mapping[str, Tensor], labels: Tensor, vector: Tensor, pad_token: int | None = None
-) -> Tensor:
+def stock_product(model: nn.Module, inputs: Mapping[str, Tensor], labels: Tensor, vector: Tensor) -> Tensor:
     """Multiply the Hessian of a batch's mean loss by a vector over all parameters, by differentiating the gradient."""
     weights = list(model.parameters())
     pieces = _views(vector, [weight.shape for weight in weights])
-    loss = task_loss(stock_logits(model, inputs, pad_token), labels, is_regression(model, [labels])).mean()
+    loss = task_loss(stock_logits(model, inputs), labels, is_regression(model, [labels])).mean()
     grads = torch.autograd.grad(loss, weights, create_graph=True, allow_unused=True)
     products = [(grad * piece).sum() for grad, piece in zip(grads, pieces, strict=True) if grad is not None]
     columns = torch.autograd.grad(torch.stack(products).sum(), weights, allow_unused=True)
@@ -179,33 +122,27 @@ def stock_product(
     return torch.cat([part.flatten() for part in parts])
 
 
-def missing_pad_token(model: nn.Module, batches: Sequence[Mapping[str, Tensor]]) -> int | None:
-    """Return an id that no token of the batches has, if the model's head needs a pad token and its config has none.
+def with_pad_token(model: nn.Module, batches: Sequence[dict[str, Tensor]]) -> nn.Module:
+    """Return the model, or a shallow copy with a pad token if its head needs one and its config has none.
 
-    Heads of decoders find the last token of a row by the pad token.
+    Heads of decoders find the last token of a row by the pad token. It is an id that no token of the batches has, and
+    takes the place of their padding.
     """
     config: Any = getattr(model, "config", None)
     if config is None or not hasattr(config, "get_text_config"):
-        return None
-    config = config.get_text_config()
-    if getattr(config, "pad_token_id", 0) is not None or all(len(batch["labels"]) == 1 for batch in batches):
-        return None
+        return model
+    text_config = config.get_text_config()
+    if getattr(text_config, "pad_token_id", 0) is not None or all(len(batch["labels"]) == 1 for batch in batches):
+        return model
     if not all({"input_ids", "attention_mask"} <= set(batch) for batch in batches):
-        return None
+        return model
     present = torch.cat([batch["input_ids"][batch["attention_mask"].bool()] for batch in batches]).unique()
-    free = sorted(set(range(config.vocab_size)) - set(present.tolist()))
-    return free[-1] if free else None
-
-
-@contextmanager
-def _padded_with(model: nn.Module, pad_token: int | None) -> Iterator[None]:
-    """Give a model's config a pad token inside the block."""
+    pad_token = max(set(range(text_config.vocab_size)) - set(present.tolist()), default=None)
     if pad_token is None:
-        yield
-        return
-    config: Any = model.config.get_text_config()  # type: ignore[operator, union-attr]
-    before, config.pad_token_id = config.pad_token_id, pad_token
-    try:
-        yield
-    finally:
-        config.pad_token_id = before
+        return model
+    for batch in batches:
+        batch["input_ids"] = batch["input_ids"].masked_fill(~batch["attention_mask"].bool(), pad_token)
+    model, own = copy.copy(model), copy.deepcopy(config)
+    own.get_text_config().pad_token_id = pad_token
+    model.config = own
+    return model

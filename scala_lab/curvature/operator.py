@@ -14,6 +14,7 @@ import copy
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,26 +22,27 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn import functional
 
 from scala_lab.batches import deal
-from scala_lab.curvature.autograd import added_to
+from scala_lab.curvature.autograd import QuickLayers, added_to
 from scala_lab.curvature.loss import (
-    BatchLoss,
     ParameterSpace,
-    Shortcuts,
     chosen_parameters,
     is_regression,
-    missing_pad_token,
     on_device,
     stock_logits,
     stock_product,
+    with_pad_token,
     without_labels,
     word_table,
 )
-from scala_lab.curvature.shards import MAX_SHARD_TOKENS, Lanes, cut_batch, graph_bytes, lane_count, probe
+from scala_lab.curvature.shards import MAX_SHARD_TOKENS, cut_batch, graph_bytes, lane_count, lane_map, probe
+from scala_lab.divergence import task_loss
 from scala_lab.errors import UserError
 from scala_lab.models.admission import TOLERANCE, Float64Islands, first_line, random_twin
-from scala_lab.models.fast_layers import prove_narrowing
+from scala_lab.models.encoder import replaced_embeddings
+from scala_lab.models.fast_layers import Narrowing, narrowed, prove_narrowing
 
 DEFAULT_BUDGET = 2 << 30
 """Bytes of retained graphs: enough for some hundred samples of a small encoder, little on any machine."""
@@ -51,6 +53,17 @@ SOLVER_VECTORS = 32
 the whole budget, memory would grow with the number of samples after all."""
 
 
+@dataclass(frozen=True)
+class Shortcuts:
+    """What an operator computes in another way than the stock model, because it was shown to change nothing."""
+
+    cut_padding: bool = False  # batches are cut into shards with little padding
+    used_rows: bool = False  # of the word-embedding table only the rows that occur are differentiated by
+    fast_layers: bool = False  # linear layers, GELU and LayerNorm have our own derivative rules
+    narrowing: Narrowing = ()  # what the last layer computes for the first token alone
+    side_by_side: bool = True  # shards run at once on the cores
+
+
 @dataclass
 class _Shard:
     """Some samples, and the graph of their gradient if that is retained.
@@ -58,19 +71,14 @@ class _Shard:
     Of a graph only the outputs' edges are stored, not the gradient's values, which are as large as the model.
     """
 
-    inputs: dict[str, Tensor]
-    labels: Tensor
+    batch: dict[str, Tensor]
     graph: list[GradientEdge | None] | None = None
 
     @property
     def cost(self) -> int:
         """Tokens, padding included; a streamed shard costs about twice a retained one."""
-        width = max((value.shape[1] for value in self.inputs.values() if value.ndim > 1), default=1)
-        return len(self.labels) * width * (1 if self.graph is not None else 2)
-
-
-def _shard(batch: Mapping[str, Tensor]) -> _Shard:
-    return _Shard(without_labels(batch), batch["labels"])
+        width = max((value.shape[1] for value in without_labels(self.batch).values() if value.ndim > 1), default=1)
+        return len(self.batch["labels"]) * width * (1 if self.graph is not None else 2)
 
 
 def _edges(gradients: Sequence[Tensor | None]) -> list[GradientEdge | None]:
@@ -112,25 +120,32 @@ class HessianOperator:
         whole = on_device(batches, self.device)
         if not all("labels" in batch for batch in whole):
             raise UserError("every batch needs labels: the Hessian is that of the task's loss")
-        pad_token = missing_pad_token(model, whole)
-        if pad_token is not None:
-            for batch in whole:
-                batch["input_ids"] = batch["input_ids"].masked_fill(~batch["attention_mask"].bool(), pad_token)
-        self._shards = [_shard(batch) for batch in whole]
-        self.samples = round(self._sum(float(sum(len(shard.labels) for shard in self._shards))))  # N, of all workers
+        self.model = model = with_pad_token(model, whole)
+        labels = [batch["labels"] for batch in whole]
+        self._regression = is_regression(model, labels)
+        self.samples = round(self._sum(sum(map(len, labels))))  # N, of all workers
         if self.samples == 0:
             raise UserError("a Hessian needs at least one sample")
         if shortcuts is None:
-            shortcuts = proved_shortcuts(model, probe(whole), pad_token) if whole else Shortcuts(used_rows=True)
-        table = word_table(model) if self._sum(float(not shortcuts.used_rows)) == 0 else None  # alike on all workers
-        used_ids = torch.empty(0) if table is None else self._used_ids()
+            shortcuts = proved_shortcuts(model, probe(whole)) if whole else Shortcuts(used_rows=True)
+        self._shortcuts = shortcuts
+        table = word_table(model) if self._sum(not shortcuts.used_rows) == 0 else None  # alike on all workers
+        used_ids = torch.empty(0) if table is None else self._used_ids(whole)
         self.space = ParameterSpace(chosen_parameters(model, parameters), table, used_ids)
-        regression = is_regression(model, [shard.labels for shard in self._shards])
-        self._loss = BatchLoss(model, self.space, regression, shortcuts, pad_token)
+        self._leaves: list[Tensor] = list(self.space.parameters.values())  # to differentiate by
+        self._rows, self._padding_index = None, None  # of the table: a leaf with its used rows
+        if self.space.table_name is not None:
+            index = list(self.space.parameters).index(self.space.table_name)
+            self._leaves[index] = self._rows = self._leaves[index].detach()[used_ids].requires_grad_()
+            padding = model.get_input_embeddings().padding_idx  # type: ignore[operator]
+            if padding is not None and bool((used_ids == padding).any()):  # its gradient stays 0
+                self._padding_index = int((used_ids < padding).sum())
         if shortcuts.cut_padding:
             max_tokens = MAX_SHARD_TOKENS if self.device.type == "cpu" else None
-            self._shards = [_shard(part) for batch in whole for part in cut_batch(batch, shard_tokens=max_tokens)]
-        self._lanes = Lanes(lane_count(len(self._shards), self.device) if shortcuts.side_by_side else 1)
+            whole = [part for batch in whole for part in cut_batch(batch, shard_tokens=max_tokens)]
+        self._shards = [_Shard(batch) for batch in whole]
+        self._lanes = lane_count(len(whole), self.device) if shortcuts.side_by_side else 1
+        self._lane_map = lane_map(self._lanes)
         self._retained_gradient: Tensor | None = self._retain(budget)
 
     @property
@@ -172,9 +187,9 @@ class HessianOperator:
         indices = [index for index, name in enumerate(self.space.parameters) if name in names]
         part = copy.copy(self)
         part.products, part._retained_gradient = 0, None
-        part.space = self.space.part(names)
-        part._loss = copy.copy(self._loss)
-        part._loss.leaves = [self._loss.leaves[index] for index in indices]
+        chosen = {name: value for name, value in self.space.parameters.items() if name in names}
+        part.space = ParameterSpace(chosen, self.space.table_name, self.space.used_ids)
+        part._leaves = [self._leaves[index] for index in indices]
         part._shards = [
             shard if shard.graph is None else replace(shard, graph=[shard.graph[index] for index in indices])
             for shard in self._shards
@@ -185,7 +200,7 @@ class HessianOperator:
         """Return the gradient of the mean loss as a touched vector."""
 
         def gradient(shard: _Shard) -> Sequence[Tensor | None]:
-            return torch.autograd.grad(self._mean_loss(shard), self._loss.leaves, allow_unused=True)
+            return torch.autograd.grad(self._mean_loss(shard), self._leaves, allow_unused=True)
 
         retained = self._retained_gradient
         shards = self._shards if retained is None else [shard for shard in self._shards if shard.graph is None]
@@ -198,8 +213,18 @@ class HessianOperator:
 
     def _mean_loss(self, shard: _Shard) -> Tensor:
         """Return the shard's share of the mean, sum over its samples / N; locked, because hooks belong to the model."""
-        with self._forward_lock:
-            return self._loss(shard.inputs, shard.labels).sum() / self.samples
+        inputs = without_labels(shard.batch)
+        with self._forward_lock, ExitStack() as stack:
+            stack.enter_context(narrowed(self.model, self._shortcuts.narrowing))
+            if self._rows is not None and "input_ids" in inputs:
+                rows = torch.searchsorted(self.space.used_ids, inputs["input_ids"])
+                embeddings = functional.embedding(rows, self._rows, padding_idx=self._padding_index)
+                table: Any = self.model.get_input_embeddings()  # type: ignore[operator]
+                stack.enter_context(replaced_embeddings(table, inputs["input_ids"], embeddings))
+            if self._shortcuts.fast_layers:
+                stack.enter_context(QuickLayers(self._leaves))
+            logits = stock_logits(self.model, inputs)
+        return task_loss(logits, shard.batch["labels"], self._regression).sum() / self.samples
 
     def _over_shards(
         self,
@@ -211,13 +236,12 @@ class HessianOperator:
 
         def lane_sum(shards: Sequence[_Shard]) -> Tensor:
             total = self._zeros()
-            with added_to(dict(zip(self._loss.leaves, self.space.pieces(total), strict=True))):
+            with added_to(dict(zip(self._leaves, self.space.pieces(total), strict=True))):
                 for shard in shards:
                     self._add(total, parts_of(shard))
             return total
 
-        lanes = deal(shards, [shard.cost for shard in shards], self._lanes.count)
-        first, *others = self._lanes.map(lane_sum, lanes)
+        first, *others = self._lane_map(lane_sum, deal(shards, [shard.cost for shard in shards], self._lanes))
         for other in others if initial is None else [*others, initial]:
             first += other
         return self._reduced(first)
@@ -226,8 +250,7 @@ class HessianOperator:
         return torch.zeros(self.space.touched_size, dtype=self.dtype, device=self.device)
 
     def _gradient_graph(self, shard: _Shard) -> list[Tensor | None]:
-        leaves = self._loss.leaves
-        return list(torch.autograd.grad(self._mean_loss(shard), leaves, create_graph=True, allow_unused=True))
+        return list(torch.autograd.grad(self._mean_loss(shard), self._leaves, create_graph=True, allow_unused=True))
 
     def _backward(
         self, graph: Sequence[GradientEdge | None], pieces: Sequence[Tensor], retain: bool
@@ -237,7 +260,7 @@ class HessianOperator:
         if not pairs:
             return [None] * len(pieces)
         edges, vectors = zip(*pairs, strict=True)
-        return torch.autograd.grad(edges, self._loss.leaves, vectors, retain_graph=retain, allow_unused=True)
+        return torch.autograd.grad(edges, self._leaves, vectors, retain_graph=retain, allow_unused=True)
 
     def _add(self, touched: Tensor, parts: Sequence[Tensor | None]) -> None:
         for piece, part in zip(self.space.pieces(touched), parts, strict=True):
@@ -248,7 +271,7 @@ class HessianOperator:
         """Retain graphs of shards spread over all lengths, as long as they fit the budget; return their gradient."""
         total = self._zeros()
         left = budget - SOLVER_VECTORS * self.space.touched_size * self.dtype.itemsize
-        stride = math.ceil(sum(len(shard.labels) for shard in self._shards) / MAX_RETAINED_SAMPLES) or 1
+        stride = math.ceil(sum(len(shard.batch["labels"]) for shard in self._shards) / MAX_RETAINED_SAMPLES) or 1
         for shard in self._shards[::stride] if left > 0 else ():
             gradients = self._gradient_graph(shard)
             left -= graph_bytes(gradient for gradient in gradients if gradient is not None)
@@ -258,9 +281,9 @@ class HessianOperator:
             self._add(total, [None if part is None else part.detach() for part in gradients])
         return total
 
-    def _used_ids(self) -> Tensor:
+    def _used_ids(self, batches: Sequence[Mapping[str, Tensor]]) -> Tensor:
         """Return the sorted ids of the tokens that any worker's samples use."""
-        ids = [shard.inputs["input_ids"].flatten() for shard in self._shards if "input_ids" in shard.inputs]
+        ids = [batch["input_ids"].flatten() for batch in batches if "input_ids" in batch]
         local = torch.cat(ids).unique() if ids else torch.empty(0, dtype=torch.long, device=self.device)
         if self.group is None:
             return local
@@ -277,26 +300,25 @@ class HessianOperator:
         return float(self._reduced(torch.tensor(number, dtype=torch.float64, device=self.device)))
 
 
-def proved_shortcuts(model: nn.Module, probe_batch: Mapping[str, Tensor], pad_token: int | None = None) -> Shortcuts:
+def proved_shortcuts(model: nn.Module, probe_batch: Mapping[str, Tensor]) -> Shortcuts:
     """Return the most shortcuts under which a product is that of the stock model to 1e-9.
 
     A product with a random vector over a few rows is computed on a copy of the model in float64 with perturbed
     weights, by the stock model (the gradient's own derivative, over all parameters) and with the shortcuts. A model
-    that is not deterministic is refused: no solver converges on it. `pad_token` is what the rows were padded with,
-    where the model's config has none.
+    that is not deterministic is refused: no solver converges on it.
     """
     inputs = without_labels(probe_batch)
-    _check_deterministic(model, inputs, pad_token)
+    _check_deterministic(model, inputs)
     twin = random_twin(model)
     with Float64Islands():
         size = sum(weight.numel() for weight in twin.parameters())
         vector = torch.rand(size, generator=torch.Generator().manual_seed(2), dtype=torch.float64).sub_(0.5)
         vector = vector.to(next(twin.parameters()).device)
         try:
-            expected = stock_product(twin, inputs, probe_batch["labels"], vector, pad_token)
+            expected = stock_product(twin, inputs, probe_batch["labels"], vector)
         except RuntimeError as error:
             raise UserError(f"the model has no second derivative: {first_line(error)}") from error
-        narrowing = prove_narrowing(twin, lambda: stock_logits(twin, inputs, pad_token))
+        narrowing = prove_narrowing(twin, lambda: stock_logits(twin, inputs))
         fast, plain = Shortcuts(True, True, True, narrowing, False), Shortcuts(True, True, side_by_side=False)
         for shortcuts in (fast, replace(fast, cut_padding=False), plain, replace(plain, cut_padding=False)):
             try:
@@ -308,10 +330,10 @@ def proved_shortcuts(model: nn.Module, probe_batch: Mapping[str, Tensor], pad_to
     return Shortcuts()
 
 
-def _check_deterministic(model: nn.Module, inputs: Mapping[str, Tensor], pad_token: int | None) -> None:
+def _check_deterministic(model: nn.Module, inputs: Mapping[str, Tensor]) -> None:
     try:
         with torch.no_grad():
-            first, second = (stock_logits(model, inputs, pad_token) for _ in range(2))
+            first, second = (stock_logits(model, inputs) for _ in range(2))
     except Exception as error:  # whatever a model's own code raises
         raise UserError(f"the model does not run on these batches: {first_line(error)}") from error
     if not torch.equal(first.nan_to_num(), second.nan_to_num()):

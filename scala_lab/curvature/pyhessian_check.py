@@ -12,7 +12,7 @@ result are therefore computed with our operator, and `converged` is judged by th
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,33 +29,28 @@ from scala_lab.errors import UserError
 
 
 def pyhessian_top(
-    model: nn.Module,
-    batches: Iterable[Mapping[str, Any]],
+    op: HessianOperator,
+    batches: Sequence[Mapping[str, Any]],
     k: int = 1,
     tol: float = 1e-3,
     max_iterations: int = 100,
     seed: int = 0,
-    *,
-    op: HessianOperator | None = None,
-    on_product: Callable[[], None] | None = None,
 ) -> EigenResult:
     """Return the k eigenvalues of largest magnitude as PyHessian reports them, in its order, with our residuals.
 
-    The model, its gradients and its mode are restored afterwards, as is the global random state. `hvps` counts
+    `op`, made of the same batches, has the model and computes the residuals; an exception in its `on_product` ends the
+    search. The model, its gradients and its mode are restored afterwards, as is the global random state. `hvps` counts
     PyHessian's products, not ours. One batch lets PyHessian reuse its graph.
 
     PyHessian stops where the relative change of an eigenvalue falls below `tol`, or after `max_iterations` for each.
-    The error of an eigenvalue is of second order: a residual of tol takes a change of about tol squared. `op`, on the
-    same model and batches, computes the residuals; an exception in `on_product` ends the search.
+    The error of an eigenvalue is of second order: a residual of tol takes a change of about tol squared.
     """
-    batches = list(batches)
-    op = op or HessianOperator(model, batches, budget=0)
+    model = op.model
     if len(op.space.parameters) < sum(parameter.requires_grad for parameter in model.parameters()):
         raise UserError("the pyhessian solver takes H over all trainable parameters: leave out the patterns")
     with _restored(model), torch.random.fork_rng():
         torch.manual_seed(seed)
-        indexed = _IndexedModel(model, batches)
-        values, vectors, hvps, unused = _run(indexed, k, tol, max_iterations, on_product)
+        values, vectors, hvps, unused = _run(_IndexedModel(model, batches), k, tol, max_iterations, op.on_product)
     touched = torch.stack([op.space.touched(vector) for vector in vectors])
     residuals = [
         norm(op.multiply(vector) - value * vector) / max(abs(value), torch.finfo(torch.float32).tiny)
@@ -70,7 +65,7 @@ def pyhessian_top(
 class _IndexedModel(nn.Module):
     """A model that is called with the index of a batch, once per sample."""
 
-    def __init__(self, model: nn.Module, batches: list[Mapping[str, Any]]) -> None:
+    def __init__(self, model: nn.Module, batches: Sequence[Mapping[str, Any]]) -> None:
         super().__init__()
         self.model = model
         self.device = next(model.parameters()).device

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from scala_lab.batches import cheapest_cuts, cut
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 SHARD_COST = 20
 """Cost of a shard beside its tokens, in tokens: it writes and adds up a gradient of the model's size. Measured on a
@@ -83,23 +80,16 @@ def lane_count(shards: int, device: torch.device) -> int:
     return max(1, min(torch.get_num_threads(), shards, MAX_LANES)) if device.type == "cpu" else 1
 
 
-class Lanes:
-    """Python threads, each with its own compute threads, that take whole shards; one lane is the caller itself.
+def lane_map(lanes: int) -> Callable[..., Iterable[Any]]:
+    """Return `map` over lanes: Python threads, each with its own compute threads; one lane is the caller itself.
 
     Shards are small: cores that share each operation would wait for one another more than they compute. Which shard
     goes to which lane depends on their sizes alone, and lanes are summed in order, so that results repeat to the bit.
     """
-
-    def __init__(self, count: int) -> None:
-        self.count, threads = count, max(1, torch.get_num_threads() // count)
-        start = partial(torch.set_num_threads, threads)
-        self._pool = ThreadPoolExecutor(count, initializer=start) if count > 1 else None
-
-    def map(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Apply a function to each item, one item per lane; results are in order."""
-        if self._pool is None:
-            return [function(item) for item in items]
-        return list(self._pool.map(function, items))
+    if lanes == 1:
+        return map
+    threads = max(1, torch.get_num_threads() // lanes)
+    return ThreadPoolExecutor(lanes, initializer=partial(torch.set_num_threads, threads)).map
 
 
 def graph_bytes(outputs: Iterable[Tensor]) -> int:
@@ -114,22 +104,17 @@ def graph_bytes(outputs: Iterable[Tensor]) -> int:
     storages: dict[int, int] = {}
     while waiting:
         node = waiting.pop()
-        for tensor in _saved_tensors(node):
-            if not (tensor.is_leaf and tensor.requires_grad):
-                storage = tensor.untyped_storage()
-                storages[storage.data_ptr()] = storage.nbytes()
+        node_type: Any = type(node)
+        for name in _saved_names(node_type):
+            saved = getattr(node, name)
+            for value in saved if isinstance(saved, tuple | list) else (saved,):
+                if isinstance(value, Tensor) and not (value.is_leaf and value.requires_grad):
+                    storage = value.untyped_storage()
+                    storages[storage.data_ptr()] = storage.nbytes()
         following = {follower for follower, _ in node.next_functions if follower is not None} - nodes
         nodes |= following
         waiting += following
     return sum(storages.values())
-
-
-def _saved_tensors(node: Any) -> Iterator[Tensor]:
-    node_type: Any = type(node)
-    for name in _saved_names(node_type):
-        saved = getattr(node, name)
-        values = saved if isinstance(saved, tuple | list) else (saved,)
-        yield from (value for value in values if isinstance(value, Tensor))
 
 
 @cache

@@ -70,7 +70,7 @@ class Admission:
             "logit_difference": self.logit_difference,
             "gradient_difference": self.gradient_difference,
             "padding": asdict(self.padding),
-            "first_token_only": [call.module for call in self.narrowing.calls],
+            "first_token_only": [module for (module, _), _ in self.narrowing],
             "fast_attention": self.fast_attention,
             "note": self.note,
         }
@@ -96,12 +96,8 @@ def admit(model: nn.Module, split: TokenSplit, pad_token: int, name: str, use: U
             ) from error
         stochastic = drops_out(model) or any(_is_stochastic(trial.twin, rows, use) for trial in (original, perturbed))
         complaints: list[str] = []
-        paddings = {
-            "padded on the right": Padding(pad_token, "right"),
-            "padded on the left": Padding(pad_token, "left"),
-            "unpadded": Padding(pad_token, "none"),
-        }
-        for (padded, padding), fast in itertools.product(paddings.items(), (True, False)):
+        paddings = Padding(pad_token, "right"), Padding(pad_token, "left"), Padding(pad_token, "none")
+        for padding, fast in itertools.product(paddings, (True, False)):
             try:
                 admission = perturbed.run(padding, fast)
                 if admission is None:
@@ -109,6 +105,7 @@ def admit(model: nn.Module, split: TokenSplit, pad_token: int, name: str, use: U
                 original.run(padding, fast, admission.narrowing)
                 return replace(admission, stochastic=stochastic, note="; ".join(complaints))
             except UserError as error:
+                padded = "unpadded" if padding.side == "none" else f"padded on the {padding.side}"
                 complaints.append(f"{padded}{', by our fast layers' if fast else ''}, {error}")
     raise UserError(f"{name} is refused, because it does not run as transformers runs it: {complaints[-1]}")
 
@@ -160,11 +157,12 @@ class _Trial:
         batches = _batches(self.twin, self.rows, equal_lengths if padding.side == "none" else [indices], padding)
         with own_attention(self.twin) if fast else nullcontext(False) as fast_attention:
             try:
-                if narrowing is None:
-                    narrowing = _proved(self.twin, batches) if fast else Narrowing()
-                    if fast and not fast_attention and narrowing.norm is None:
+                if narrowing is None and fast:  # by the largest batch whose rows have several tokens
+                    _, inputs = max(batches, key=lambda batch: (batch[1]["input_ids"].shape[1] > 1, len(batch[0])))
+                    narrowing = prove_narrowing(self.twin, lambda: self.twin(**inputs).logits)
+                    if not fast_attention and not narrowing:
                         return None
-                encoder = Encoder(self.twin, narrowing=narrowing)
+                encoder = Encoder(self.twin, narrowing=narrowing or ())
                 if self.use == "train":
                     for parameter in self.twin.parameters():
                         parameter.grad = torch.zeros_like(parameter)  # as in training, which accumulates in place
@@ -175,7 +173,7 @@ class _Trial:
                 raise
             except Exception as error:  # whatever a model's own code raises
                 raise UserError(f"it fails ({first_line(error)})") from error
-        return Admission(padding, narrowing, fast_attention, True, *_differences(outcome, self.stock))
+        return Admission(padding, encoder.narrowing, fast_attention, True, *_differences(outcome, self.stock))
 
     def _outcome(self, forward: Callable[[dict[str, Tensor]], Tensor], batches: Sequence[_Batch]) -> _Outcome:
         """Return the logits of all rows, and in training the gradient of a randomly weighted sum of them."""
@@ -227,15 +225,6 @@ def _gradient_difference(ours: Tensor | None, stock: Tensor | None, negligible: 
         return 0.0 if rest is None or not rest.any() else float("inf")
     difference = float((ours - stock).abs().max()) / max(float(stock.abs().max()), negligible)
     return difference if difference == difference else float("inf")
-
-
-def _proved(twin: nn.Module, batches: Sequence[_Batch]) -> Narrowing:
-    """Prove what can be narrowed, on the largest batch whose rows have several tokens."""
-    longer = [inputs for _, inputs in batches if inputs["input_ids"].shape[1] > 1]
-    if not longer:
-        return Narrowing()
-    inputs = max(longer, key=lambda inputs: inputs["input_ids"].shape[0])
-    return prove_narrowing(twin, lambda: twin(**inputs).logits)
 
 
 def _is_stochastic(twin: nn.Module, rows: TokenSplit, use: Use) -> bool:

@@ -33,13 +33,13 @@ class Encoder:
         self,
         model: nn.Module,
         *,
-        narrowing: Narrowing | None = None,
+        narrowing: Narrowing = (),
         stochastic: bool | None = None,
         autocast: torch.dtype | None = None,
     ) -> None:
         use_fast_dropout(model)
         self.model = model
-        self.narrowing = narrowing or Narrowing()
+        self.narrowing = narrowing
         self.drops_out = drops_out(model) if stochastic is None else stochastic
         self.autocast = autocast
         self._options = without_cache(model)
@@ -51,17 +51,12 @@ class Encoder:
             raise UserError("it has no table of word embeddings that noise could be added to")
         return table
 
-    @functools.cached_property
-    def _is_plain(self) -> bool:
-        return plain_table(self.model) is not None
-
     def embed(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Look up the word embeddings of a batch, (samples, tokens, width)."""
-        ids = inputs["input_ids"]
-        if self._is_plain:
-            weight = self._table.weight
-            if weight.is_cpu and weight.grad is not None and torch.is_grad_enabled() and weight.requires_grad:
-                return _InPlaceLookup.apply(weight, ids, self._table.padding_idx)
+        ids, weight = inputs["input_ids"], getattr(plain_table(self.model), "weight", None)
+        accumulates = weight is not None and weight.is_cpu and weight.grad is not None and weight.requires_grad
+        if accumulates and torch.is_grad_enabled():
+            return _InPlaceLookup.apply(weight, ids, self._table.padding_idx)
         embeddings = self._table(ids)
         if not isinstance(embeddings, Tensor) or embeddings.ndim != 3:
             raise UserError("its word embeddings are not one vector per token, so that noise cannot be added to them")

@@ -24,9 +24,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -139,7 +138,7 @@ def attention(
     """
     tokens, plain = query.shape[2], _is_plain(module, options) and query.shape[1] == key.shape[1]
     if plain and is_broadcast_query(query):
-        query, attention_mask = query[:, :, :1], first_query_mask(attention_mask)
+        query, attention_mask = query[:, :, :1], None if attention_mask is None else attention_mask[..., :1, :]
     if plain and query.is_cpu and (dropout or _also_without_dropout):
         output = _with_dropout(query, key, value, attention_mask, dropout, scaling).transpose(1, 2)
     else:
@@ -164,11 +163,6 @@ def padding_mask(*, mask_function: Any, attention_mask: Tensor | None = None, **
 def is_broadcast_query(query: Tensor) -> bool:
     """Whether all queries of a sample are one that was broadcast, by the stride in memory."""
     return query.shape[-2] > 1 and query.stride(-2) == 0
-
-
-def first_query_mask(mask: Tensor | None) -> Tensor | None:
-    """Return the mask of the first query."""
-    return None if mask is None else mask[..., :1, :]
 
 
 def _is_plain(module: nn.Module, options: dict[str, Any]) -> bool:
@@ -200,36 +194,19 @@ def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
 SAME = 1e-11  # largest relative difference of float64 logits that another order of summation explains
 
 
-class Call(NamedTuple):
-    """One call of a module in a forward pass; layers that share weights call a module several times."""
+Call = tuple[str, int]
+"""A module's name and the number of its call in a forward pass: layers that share weights call it several times."""
 
-    module: str
-    number: int
+Narrowing = tuple[tuple[Call, bool], ...]
+"""Which calls a model computes for the first token alone: some of linear modules, then one of a LayerNorm; or none.
 
-
-@dataclass(frozen=True)
-class Narrowing:
-    """What a model computes for the first token alone: the input of a LayerNorm call, and some linear calls before it.
-
-    True beside a linear call expands its result to all tokens again, because the model needs their number.
-    """
-
-    norm: Call | None = None  # None narrows nothing
-    projections: tuple[tuple[Call, bool], ...] = ()
-
-    @property
-    def calls(self) -> list[Call]:
-        """All narrowed calls, the LayerNorm's last."""
-        return [call for call, _ in self.projections] + ([] if self.norm is None else [self.norm])
+True beside a linear call expands its result to all tokens again, because the model needs their number."""
 
 
 @contextmanager
 def narrowed(model: nn.Module, narrowing: Narrowing) -> Iterator[None]:
     """Run the model with this narrowing inside the block."""
-    if narrowing.norm is None:
-        yield
-        return
-    expanded = {narrowing.norm: False, **dict(narrowing.projections)}
+    expanded = dict(narrowing)
     counts: Counter[str] = Counter()
     tokens = 0
 
@@ -242,14 +219,13 @@ def narrowed(model: nn.Module, narrowing: Narrowing) -> Iterator[None]:
         return (args[0][:, :1],)
 
     def expand(name: str, _: nn.Module, __: Any, output: Tensor) -> Any:
-        return output.expand(-1, tokens, -1) if expanded.get(Call(name, counts[name])) else None
+        return output.expand(-1, tokens, -1) if expanded.get((name, counts[name])) else None
 
     with ExitStack() as hooks:
-        for name in {call.module: None for call in expanded}:
+        for name in {name for name, _ in expanded}:
             module = model.get_submodule(name)
             hooks.enter_context(module.register_forward_pre_hook(partial(take_first, name)))
-            if any(call.module == name and expand_again for call, expand_again in expanded.items()):
-                hooks.enter_context(module.register_forward_hook(partial(expand, name)))
+            hooks.enter_context(module.register_forward_hook(partial(expand, name)))
         yield
 
 
@@ -262,19 +238,19 @@ def prove_narrowing(model: nn.Module, run: Callable[[], Tensor]) -> Narrowing:
     calls, expected = _record_calls(model, run)
     norms = [index for index, (_, _, is_norm) in enumerate(calls) if is_norm]
     if len(norms) < 2:
-        return Narrowing()
+        return ()
     candidates = calls[norms[-3] + 1 if len(norms) > 2 else 0 : norms[-2] + 1]
     weights = torch.randn(expected.shape, dtype=expected.dtype, generator=torch.Generator().manual_seed(0))
     tensors = [tensor for _, tensor, _ in candidates]
     gradients = torch.autograd.grad((expected * weights.to(expected)).sum(), tensors, allow_unused=True)
     unread = [call for (call, _, _), grad in zip(candidates, gradients, strict=True) if _reads_first_only(grad)]
     norm = candidates[-1][0]
-    proved = Narrowing(norm)
+    proved: Narrowing = ((norm, False),)
     if norm not in unread or not _unchanged(model, run, expected, proved):
-        return Narrowing()
+        return ()
     for call in unread[:-1]:
         for expand_again in (False, True):
-            wider = Narrowing(norm, (*proved.projections, (call, expand_again)))
+            wider = (*proved[:-1], (call, expand_again), proved[-1])
             if _unchanged(model, run, expected, wider):
                 proved = wider
                 break
@@ -291,7 +267,7 @@ def _record_calls(model: nn.Module, run: Callable[[], Tensor]) -> tuple[list[tup
         is_norm = isinstance(module, nn.LayerNorm)
         tensor = next(iter(args), None) if is_norm else output
         if isinstance(tensor, Tensor) and tensor.requires_grad:
-            calls.append((Call(name, counts[name]), tensor, is_norm))
+            calls.append(((name, counts[name]), tensor, is_norm))
 
     with ExitStack() as hooks, torch.enable_grad():
         for name, module in model.named_modules():

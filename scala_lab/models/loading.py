@@ -27,8 +27,7 @@ from torch.utils.hooks import RemovableHandle
 from scala_lab.data.tasks import Task
 from scala_lab.errors import UserError
 from scala_lab.hub import hub_reachable
-from scala_lab.models.embedded import FOLDER
-from scala_lab.models.encoder import eval_mode
+from scala_lab.models.encoder import eval_mode, find_word_embeddings
 from scala_lab.models.fast_layers import dropout_rates, set_dropout
 
 if TYPE_CHECKING:
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Order = tuple[int, ...]  # for each class of the task, the output of the checkpoint that stands for it
+EMBEDDED = Path(__file__).with_name("embedded")  # the encoder that ships with the package, and its pretraining's record
 SHOWN = 10  # names that a sentence lists before it counts the rest
 
 
@@ -165,7 +165,7 @@ _POSITION_TABLE = re.compile(r"(position_embeddings|positions?_embed|embed_posit
 def locate_model(model: str) -> str:
     """Return the folder of `embedded`, `minilm` or a model's or run's folder; or a hub name as it is."""
     if model == "embedded":
-        return str(FOLDER)
+        return str(EMBEDDED)
     if model == "minilm":
         return str(_minilm_folder())
     if not model:
@@ -419,11 +419,8 @@ def check_rows(model: PreTrainedModel, splits: Iterable[TokenSplit], source: str
 
 def _vocabulary(model: PreTrainedModel) -> int:
     """Return the number of word embeddings; that of the config where the model has no table."""
-    try:
-        table: Any = model.get_input_embeddings()
-        return int(table.weight.shape[0])
-    except (AttributeError, NotImplementedError):
-        return int(getattr(model.config.get_text_config(), "vocab_size", 1 << 31))
+    weight: Any = getattr(find_word_embeddings(model), "weight", None)
+    return int(getattr(model.config.get_text_config(), "vocab_size", 1 << 31)) if weight is None else len(weight)
 
 
 def _positions(model: torch.nn.Module) -> int | None:

@@ -72,10 +72,8 @@ def pretrain(out: Path, settings: Settings, progress: Callable[[int, float], Non
     model = _build_model(settings, len(tokenizer))
     text = lines(min(settings.lines, settings.steps * settings.batch_size), settings.seed + 1)
     batches = _length_sorted_batches(text, tokenizer, settings.batch_size, rng)
-    groups = [
-        {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": settings.weight_decay},
-        {"params": [p for p in model.parameters() if p.ndim <= 1], "weight_decay": 0.0},
-    ]
+    matrices, vectors = ([p for p in model.parameters() if (p.ndim > 1) == wide] for wide in (True, False))
+    groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, 0.98))
     warmup = max(1, round(settings.warmup * settings.steps))
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -115,11 +113,8 @@ def heldout(model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, mask_
             tokens += len(targets)
             pairs_right += int((pair_logits.argmax(-1) == fits).sum())
             pairs += int((fits != IGNORE_INDEX).sum())
-    return {
-        "heldout_loss": loss / tokens,
-        "heldout_accuracy": right / tokens,
-        "heldout_pair_accuracy": pairs_right / pairs,
-    }
+    accuracies = {"heldout_accuracy": right / tokens, "heldout_pair_accuracy": pairs_right / pairs}
+    return {"heldout_loss": loss / tokens, **accuracies}
 
 
 def _predict(

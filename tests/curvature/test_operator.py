@@ -47,7 +47,7 @@ def solver_room(op):
 
 def retained(op):
     """How many samples have their graph retained."""
-    return sum(len(shard.labels) for shard in op._shards if shard.graph is not None)
+    return sum(len(shard.batch["labels"]) for shard in op._shards if shard.graph is not None)
 
 
 UNEVEN = (5, 3, 1, 4, 2, 1, 6)

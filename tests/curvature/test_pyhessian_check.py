@@ -13,8 +13,9 @@ from tests.curvature.dense import tiny_batches, tiny_classifier
 @pytest.mark.parametrize("labels", [3, 1])
 def test_agrees_on_the_top_where_it_converges(tmp_path, sizes, labels):
     model, batches = tiny_classifier(tmp_path, labels=labels), tiny_batches(sizes, labels)
-    ours = top_eigenpairs(HessianOperator(model, batches), tol=1e-6)
-    theirs = pyhessian_top(model, batches, tol=1e-10, max_iterations=3000)
+    op = HessianOperator(model, batches)
+    ours = top_eigenpairs(op, tol=1e-6)
+    theirs = pyhessian_top(op, batches, tol=1e-10, max_iterations=3000)
     assert theirs.residuals[0] <= 1e-3
     assert theirs.eigenvalues[0] == pytest.approx(ours.eigenvalues[0], rel=1e-5)
     assert abs(float(theirs.eigenvectors[0] @ ours.eigenvectors[0])) == pytest.approx(1, abs=1e-5)
@@ -24,7 +25,8 @@ def test_agrees_on_the_top_where_it_converges(tmp_path, sizes, labels):
 def test_one_batch_and_uneven_batches_are_the_same_question(tmp_path):
     model = tiny_classifier(tmp_path)
     whole, parts = (
-        pyhessian_top(model, tiny_batches(sizes), k=2, max_iterations=30, tol=1e-3) for sizes in ((8,), (5, 2, 1))
+        pyhessian_top(HessianOperator(model, batches), batches, k=2, max_iterations=30, tol=1e-3)
+        for batches in (tiny_batches((8,)), tiny_batches((5, 2, 1)))
     )
     assert whole.eigenvalues == pytest.approx(parts.eigenvalues, rel=1e-6)
     assert whole.hvps == parts.hvps
@@ -32,7 +34,7 @@ def test_one_batch_and_uneven_batches_are_the_same_question(tmp_path):
 
 def test_its_own_word_is_not_taken_for_convergence(tmp_path):
     model, batches = tiny_classifier(tmp_path), tiny_batches()
-    result = pyhessian_top(model, batches, tol=1e-2, max_iterations=100)
+    result = pyhessian_top(HessianOperator(model, batches), batches, tol=1e-2, max_iterations=100)
     assert result.hvps < 100  # PyHessian was satisfied
     vector = result.eigenvectors[0]
     true = float((HessianOperator(model, batches) @ vector - result.eigenvalues[0] * vector).norm())
@@ -44,9 +46,9 @@ def test_its_own_word_is_not_taken_for_convergence(tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_unused_parameters_do_not_crash_it(tmp_path, dtype):
     model, batches = tiny_classifier(tmp_path).to(dtype), tiny_batches((8,))
-    plain = pyhessian_top(model, batches, tol=1e-5, max_iterations=150)
+    plain = pyhessian_top(HessianOperator(model, batches), batches, tol=1e-5, max_iterations=150)
     model.unused = torch.nn.Linear(3, 3).to(dtype)
-    result = pyhessian_top(model, batches, tol=1e-5, max_iterations=150)
+    result = pyhessian_top(HessianOperator(model, batches), batches, tol=1e-5, max_iterations=150)
     assert result.eigenvectors.shape[1] == plain.eigenvectors.shape[1] + 12
     assert result.eigenvalues == pytest.approx(plain.eigenvalues, rel=1e-2)
     assert float(result.eigenvectors[0, -12:].abs().max()) == 0
@@ -68,7 +70,7 @@ def test_model_is_left_as_it_was_even_when_stopped(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pyhessian_top(model, batches, on_product=stop_at_five)
+        pyhessian_top(HessianOperator(model, batches, on_product=stop_at_five), batches)
     assert model.training
     assert not model.classifier.bias.requires_grad
     assert all(value.requires_grad for name, value in model.named_parameters() if name != "classifier.bias")
@@ -83,4 +85,4 @@ def test_an_operator_over_a_block_is_refused(tmp_path):
     model, batches = tiny_classifier(tmp_path), tiny_batches()
     op = HessianOperator(model, batches, parameters=["classifier.*"])
     with pytest.raises(UserError, match="all trainable parameters"):
-        pyhessian_top(model, batches, op=op)
+        pyhessian_top(op, batches)

@@ -10,7 +10,7 @@ import pytest
 from scala_lab.commands.pretrain import Pretrain, run
 from scala_lab.data.synthetic.generation import EMBEDDED, generate, lines
 from scala_lab.errors import UserError
-from scala_lab.models.embedded import FOLDER
+from scala_lab.models.loading import EMBEDDED as FOLDER
 from scala_lab.models.pretrain import FILES, SPECIAL, Batch, Settings, corrupt, heldout, pretrain, read_encoder
 
 SHORT = Settings(steps=8, lines=1024, threads=1, layers=1, hidden=32, heads=2, intermediate=64)
