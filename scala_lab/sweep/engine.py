@@ -6,10 +6,8 @@ again, and two sweeps on one store share the work.
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-import sys
 import time
 import traceback
 from abc import abstractmethod
@@ -329,7 +327,7 @@ def _train(store: RunStore, job: Job, spec: RunSpec, train: Callable[..., object
     options: dict[str, Any] = {"save_every": job.save_every, "keep_states": job.keep_states}
     try:
         if job.trunk is not None and kept_state(job.trunk, spec) is not None:
-            options["trunk"] = str(job.trunk)
+            options["trunk"] = job.trunk
         (train or training.train)(spec, store.run_folder(spec), resume=True, **options)
     except FolderInUse:
         return "locked"
@@ -382,10 +380,3 @@ def _describe(error: Exception) -> tuple[str, str | None]:
     if isinstance(error, WorkerFailure):
         return error.fault.sentence, error.fault.trace or None
     return f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
-
-
-def child_pythonpath() -> str:
-    """Return a PYTHONPATH with which another process of this interpreter finds every module that this one finds."""
-    entries = (entry or os.getcwd() for entry in sys.path)
-    own = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix})
-    return os.pathsep.join(dict.fromkeys(entry for entry in entries if not entry.startswith(own)))

@@ -20,9 +20,9 @@ from typing import IO
 
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
-from scala_lab.machine import LAUNCHER, end_process, end_with_launcher, usable_cores
+from scala_lab.machine import LAUNCHER, child_pythonpath, end_process, end_with_launcher, usable_cores
 from scala_lab.sweep.cells import Job
-from scala_lab.sweep.engine import STDERR_CHARACTERS, Ending, Executor, carry_out, child_pythonpath
+from scala_lab.sweep.engine import STDERR_CHARACTERS, Ending, Executor, carry_out
 
 READY = "ready"
 MAX_FAILED_STARTS = 3

@@ -8,7 +8,6 @@ nodes has one torchrun per node, started by srun from the job's first node, wher
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
 import os
 import shutil
@@ -25,8 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
+from scala_lab.machine import child_pythonpath
 from scala_lab.sweep.cells import Job, Measurement
-from scala_lab.sweep.engine import STDERR_CHARACTERS, Ending, Executor, Outcome, carry_out, child_pythonpath
+from scala_lab.sweep.engine import STDERR_CHARACTERS, Ending, Executor, Outcome, carry_out
 
 if TYPE_CHECKING:
     import submitit
@@ -84,18 +84,18 @@ def torchrun_command(
 
 def train_over_nodes(spec: RunSpec, out: Path, *, resources: Resources, **options: Any) -> None:
     """Train a run from the first node of this SLURM job, with one torchrun on each node."""
-    from scala_lab.training.distributed import find_fault, raise_failure, reserved_port
+    from scala_lab.training.distributed import find_fault, raise_failure, reserved_port, worker_arguments
+    from scala_lab.training.train import RunOptions, train_worker
 
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".errors-", dir=out.parent) as errors, reserved_port("") as port:
-        endpoint = f"{socket.gethostname()}:{port.getsockname()[1]}"
+    with tempfile.TemporaryDirectory(prefix=".errors-", dir=out.parent) as name, reserved_port("") as port:
+        endpoint, folder = f"{socket.gethostname()}:{port.getsockname()[1]}", Path(name)
         workers = spec.machine.workers // resources.nodes
         srun, torchrun = torchrun_command(resources, workers, endpoint, os.environ["SLURM_JOB_ID"])
-        job = {"spec": spec.to_dict(), "out": str(out), "options": options, "errors": errors}
-        command = [*srun, *torchrun, "-m", "scala_lab.training.train", json.dumps(job)]
-        ended = subprocess.run(command, check=False)
+        call = worker_arguments(folder, train_worker, (spec, out, RunOptions(**options)))
+        ended = subprocess.run([*srun, *torchrun, *call], check=False)
         if ended.returncode != 0:
-            raise_failure(find_fault(Path(errors), spec.machine.workers, {}, ended.returncode), out)
+            raise_failure(find_fault(folder, spec.machine.workers, {}, ended.returncode), out)
 
 
 @dataclass(frozen=True)

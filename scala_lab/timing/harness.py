@@ -11,23 +11,17 @@ something is timed.
 
 from __future__ import annotations
 
-import importlib
-import json
-import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from scala_lab.config import RunSpec
-from scala_lab.files import write_json
+from scala_lab.config import MachineSpec, RunSpec
 from scala_lab.methods.cost import passes_per_sample
 from scala_lab.timing.hosts import open_hosts, unsupported_reason
 from scala_lab.timing.model import planned_load
@@ -320,39 +314,25 @@ def time_in_workers(
 ) -> Any:
     """Start workers that all call `function(specs, world, **settings)`; return the first worker's result.
 
-    The function stands at the top level of a module and returns plain values. The specs share a machine part, which
-    says how many workers there are; they are on this host unless another `launcher` starts them.
+    The function stands at the top level of a module. The specs share a machine part, which says how many workers there
+    are; they are on this host unless another `launcher` starts them.
     """
     from scala_lab.training.distributed import run_workers
 
     specs = {name: spec.resolved() for name, spec in specs.items()}
-    job = {"function": [function.__module__, function.__name__], "settings": dict(settings)}
-    job["specs"] = {name: spec.to_dict() for name, spec in specs.items()}
-    with tempfile.TemporaryDirectory(prefix="scala-lab-timing-") as folder:
-        path = Path(folder) / "result.json"
-        machine = next(iter(specs.values())).machine
-        run_workers("scala_lab.timing.harness", {**job, "result": str(path)}, machine, launcher)
-        return json.loads(path.read_text())
+    machine = next(iter(specs.values())).machine
+    return run_workers(_join_and_time, (function, specs, dict(settings), machine), machine, launcher)
 
 
-def _work(job: dict[str, Any]) -> None:
+def _join_and_time(
+    function: Callable[..., Any], specs: dict[str, RunSpec], settings: dict[str, Any], machine: MachineSpec
+) -> Any:
     from scala_lab.training.distributed import join_world
     from scala_lab.training.precision import matrix_products
 
-    specs = {name: RunSpec.from_dict(spec) for name, spec in job["specs"].items()}
-    first = next(iter(specs.values()))
-    module, name = job["function"]
-    with matrix_products(first.machine.precision):
-        world = join_world(first.machine)
+    with matrix_products(machine.precision):
+        world = join_world(machine)
         try:
-            result = getattr(importlib.import_module(module), name)(specs, world, **job["settings"])
+            return function(specs, world, **settings)
         finally:
             world.leave()
-    if world.leads:
-        write_json(Path(job["result"]), result)
-
-
-if __name__ == "__main__":
-    from scala_lab.training.distributed import work
-
-    work(sys.argv[1], _work)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -33,6 +34,7 @@ from scala_lab.files import write_json
 from scala_lab.machine import (
     LAUNCHER,
     check_crowd,
+    child_pythonpath,
     end_process,
     end_with_launcher,
     outlast_sigterm,
@@ -40,7 +42,6 @@ from scala_lab.machine import (
     started_by_launcher,
 )
 from scala_lab.training.precision import check_precision
-from scala_lab.version import PACKAGE_PARENT
 
 TIMEOUT = timedelta(minutes=10)
 """How long a worker waits for the others in a collective operation."""
@@ -159,22 +160,22 @@ class WorkerFailure(RuntimeError):
 class WorkerLauncher(Protocol):
     """Starts workers elsewhere than in processes of this host, on hosts that see its files."""
 
-    def start(
-        self, arguments: Sequence[str], machine: MachineSpec, environment: dict[str, str]
-    ) -> list[subprocess.Popen[bytes]]:
+    def start(self, arguments: Sequence[str], machine: MachineSpec) -> list[subprocess.Popen[bytes]]:
         """Start every worker as `python ARGUMENTS`; return the processes that end when the workers have."""
         ...
 
 
-def run_workers(module: str, job: dict[str, Any], machine: MachineSpec, launcher: WorkerLauncher | None = None) -> None:
-    """Run `python -m MODULE JOB` once per worker and wait for all; when one fails the others are stopped.
-
-    The module calls `work`, the job is plain values, and without a launcher the workers are processes of this host.
-    They end when this process does.
-    """
-    fault = try_workers(module, job, machine, launcher)
+def run_workers(
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    machine: MachineSpec,
+    launcher: WorkerLauncher | None = None,
+) -> Any:
+    """Return the result of `try_workers`, or raise what `raise_failure` does."""
+    result, fault = try_workers(function, arguments, machine, launcher)
     if fault is not None:
         raise_failure(fault)
+    return result
 
 
 def raise_failure(fault: Fault, out: Path | None = None) -> NoReturn:
@@ -189,44 +190,54 @@ def raise_failure(fault: Fault, out: Path | None = None) -> NoReturn:
 
 
 def try_workers(
-    module: str, job: dict[str, Any], machine: MachineSpec, launcher: WorkerLauncher | None
-) -> Fault | None:
-    """Do what `run_workers` does, but return why the workers failed, None if all succeeded."""
+    function: Callable[..., Any], arguments: tuple[Any, ...], machine: MachineSpec, launcher: WorkerLauncher | None
+) -> tuple[Any, Fault | None]:
+    """Call a top-level function of a module in every worker, and wait for all; when one fails the others are stopped.
+
+    Returns the first worker's result, or why they failed. Without a launcher the workers are processes of this host.
+    They end when this process does.
+    """
     start = _start_here if launcher is None else launcher.start
-    with tempfile.TemporaryDirectory(prefix="scala-lab-") as errors:
-        workers = start(["-m", module, json.dumps({**job, "errors": errors})], machine, _import_path())
+    with tempfile.TemporaryDirectory(prefix="scala-lab-") as name:
+        folder = Path(name)
+        workers = start(worker_arguments(folder, function, arguments), machine)
         try:
             exit_codes = _wait(workers)
         finally:
             _stop(workers)
         failed = [code for code in exit_codes.values() if code]
-        if not failed:
-            return None
-        return find_fault(Path(errors), machine.workers, exit_codes if launcher is None else {}, failed[0])
+        if failed:
+            return None, find_fault(folder, machine.workers, exit_codes if launcher is None else {}, failed[0])
+        return pickle.loads((folder / "result").read_bytes()), None
 
 
-def work(job: str, part: Callable[[dict[str, Any]], object]) -> NoReturn:
-    """Do one worker's part of a job of `run_workers` and end the process.
+def worker_arguments(folder: Path, function: Callable[..., Any], arguments: tuple[Any, ...]) -> list[str]:
+    """Write the job of workers into a folder; return the arguments of Python for each of them."""
+    (folder / "job").write_bytes(pickle.dumps((sys.argv, function, arguments)))
+    return ["-m", "scala_lab.training.distributed", str(folder)]
 
-    A worker that fails prints nothing, because the others fail with it: it writes its error into the job's folder
-    `errors`, and the launcher reports the cause.
+
+def work(folder: Path) -> NoReturn:
+    """Do one worker's part of the job in a folder and end the process.
+
+    A worker that fails prints nothing, because the others fail with it: it writes its error into the folder, and the
+    launcher reports the cause.
     """
-    values = json.loads(job)
-    code = 0
+    rank, code = int(os.environ["RANK"]), 0
     try:
-        part(values)
+        sys.argv, function, arguments = pickle.loads((folder / "job").read_bytes())  # as the user typed, for the record
+        result = function(*arguments)
+        if rank == 0:
+            (folder / "result").write_bytes(pickle.dumps(result))
     except KeyboardInterrupt:
         code = 130
     except Exception as error:  # noqa: BLE001 - the launcher reports any error
-        rank = int(os.environ["RANK"])
-        write_json(Path(values["errors"], f"{rank}.json"), asdict(Fault.of(error, rank)))
+        write_json(folder / f"{rank}.json", asdict(Fault.of(error, rank)))
         code = 2 if isinstance(error, UserError) else 1
     end_process(code)
 
 
-def _start_here(
-    arguments: Sequence[str], machine: MachineSpec, environment: dict[str, str]
-) -> list[subprocess.Popen[bytes]]:
+def _start_here(arguments: Sequence[str], machine: MachineSpec) -> list[subprocess.Popen[bytes]]:
     with reserved_port() as port:
         shared = {
             "MASTER_ADDR": "127.0.0.1",
@@ -234,8 +245,8 @@ def _start_here(
             "WORLD_SIZE": str(machine.workers),
             "LOCAL_WORLD_SIZE": str(machine.workers),
             "OMP_NUM_THREADS": str(machine.threads),
+            "PYTHONPATH": child_pythonpath(),
             LAUNCHER: str(os.getpid()),
-            **environment,
         }
         return [
             subprocess.Popen(
@@ -245,13 +256,6 @@ def _start_here(
             )
             for rank in range(machine.workers)
         ]
-
-
-def _import_path() -> dict[str, str]:
-    """Return the PYTHONPATH by which a worker finds the package when it runs from a source tree."""
-    if PACKAGE_PARENT.name.endswith("-packages"):  # installed
-        return {}
-    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(PACKAGE_PARENT), os.environ.get("PYTHONPATH")]))}
 
 
 def _wait(workers: list[subprocess.Popen[bytes]]) -> dict[int, int]:
@@ -365,3 +369,7 @@ def name_workers(ranks: list[int]) -> str:
     if len(ranks) == 1:
         return f"worker {ranks[0]}"
     return f"workers {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+if __name__ == "__main__":
+    work(Path(sys.argv[1]))

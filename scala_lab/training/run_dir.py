@@ -234,7 +234,7 @@ class RunWriter:
         """Flush the lines to disk, before a state says that their steps are done."""
         os.fsync(self._log.fileno())
 
-    def close_log(self) -> None:
+    def close(self) -> None:
         """Close metrics.jsonl and the TensorBoard events."""
         self._log.close()
         if self._events is not None:
