@@ -26,7 +26,7 @@ from rich.text import Text
 from scala_lab.config import RunSpec, plain_epochs
 from scala_lab.errors import UserError
 from scala_lab.files import check_writable
-from scala_lab.sweep.cells import Cell, Job, Measurement, WorkItem, find_trunks, key_of, runs_alone
+from scala_lab.sweep.cells import Cell, Job, Measurement, find_trunks, key_of, runs_alone
 from scala_lab.sweep.cost import Pace, describe_seconds, expected_cost
 from scala_lab.sweep.store import ENDED, Records, RunStore, check_same_inputs, unique_items
 
@@ -93,17 +93,10 @@ def run_sweep(
     """
     cells, root = list(cells), store.root.absolute()
     check_writable(store.root, "a store of runs is a folder")
-    items = {key: _resolved(item) for key, item in unique_items(cells).items()}
-    jobs = {key: Job(item, root, save_every, retry_failed) for key, item in items.items()}
+    # resolved here, so that an item is the same on a machine with another number of cores
+    jobs = {key: Job(item.resolved(), root, save_every, retry_failed) for key, item in unique_items(cells).items()}
     _Sweep(jobs, store, executor, Console(stderr=True, quiet=not progress)).run()
     return store.records(cells)
-
-
-def _resolved(item: WorkItem) -> WorkItem:
-    """Fill in every default here, so that the item is the same on a machine with another number of cores."""
-    if isinstance(item, Measurement):
-        return replace(item, of=tuple(spec.resolved() for spec in item.of))
-    return item.resolved()
 
 
 class _Sweep:

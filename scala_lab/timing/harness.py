@@ -15,11 +15,10 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
+from numpy.polynomial import Polynomial
 
 from scala_lab.config import MachineSpec, RunSpec
 from scala_lab.methods.cost import passes_per_sample
@@ -179,7 +178,7 @@ class TimedTraining:
         return {
             "samples": [float(len(rows)) for rows in batches],
             "tokens": [float(tokens.sum()) for tokens in lengths],
-            "flops": [passes * forward.of(tokens) for tokens in lengths],
+            "flops": [passes * float(forward(tokens).sum()) for tokens in lengths],
             **{f"load {name}": [load[name] for load in loads] for name in loads[0]},
         }
 
@@ -195,31 +194,17 @@ def _silent(world: World) -> World:
     return Silent(world.rank, world.size, world.device)
 
 
-@dataclass(frozen=True)
-class ForwardFlops:
-    """Floating-point operations of a forward pass over a row of T tokens: per_row + per_token * T + per_square * T^2.
+def forward_flops(model: Any) -> Polynomial:
+    """Return a classifier's floating-point operations in a forward pass over a row of T tokens, as a polynomial in T.
 
-    Linear layers give the first two, attention the third: q k^T and its product with v take 2 T^2 d each, in every
-    layer. Embeddings, normalisation, activations and padding are not counted.
+    Linear layers give the constant and the linear term, counted on two rows of different length; attention the square:
+    q k^T and its product with v take 2 T^2 d each, in every layer. Embeddings, normalisation, activations and padding
+    are not counted.
     """
-
-    per_row: float
-    per_token: float
-    per_square: float
-
-    def of(self, lengths: np.ndarray) -> float:
-        """Return the operations for rows of these lengths."""
-        sizes = np.asarray(lengths, dtype=np.float64)
-        return float(self.per_row * len(sizes) + self.per_token * sizes.sum() + self.per_square * (sizes**2).sum())
-
-
-def forward_flops(model: Any) -> ForwardFlops:
-    """Count a classifier's operations from its linear layers' outputs on two rows of different length."""
     short, long = 4, 8
     at_short, at_long = _linear_flops(model, short), _linear_flops(model, long)
-    per_token = (at_long - at_short) / (long - short)
-    config = model.config
-    return ForwardFlops(at_short - per_token * short, per_token, 4.0 * config.num_hidden_layers * config.hidden_size)
+    per_token, config = (at_long - at_short) / (long - short), model.config
+    return Polynomial([at_short - per_token * short, per_token, 4.0 * config.num_hidden_layers * config.hidden_size])
 
 
 def _linear_flops(model: Any, length: int) -> float:

@@ -15,6 +15,7 @@ Constants come from a calibration (calibration.py) or from the times that the pa
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 
@@ -66,13 +67,7 @@ class Compute:
 
     def seconds(self, load: Load) -> float:
         """Return the seconds for a load."""
-        return (
-            self.per_step
-            + self.per_micro_batch * load.micro_batches
-            + self.per_row * load.rows
-            + self.per_token * load.tokens
-            + self.per_square * load.squares
-        )
+        return sum(map(operator.mul, astuple(self), (1, *astuple(load))))
 
 
 def fit_compute(loads: Sequence[Load], seconds: Sequence[float]) -> Compute:
@@ -109,8 +104,7 @@ def rounds_and_share(members: int) -> tuple[int, float]:
 def fit_link(sizes: Sequence[float], seconds: Sequence[float], members: int) -> Link:
     """Fit latency and bandwidth, both at least 0, to timed all-reduces, with the least squared relative error."""
     rounds, share = rounds_and_share(members)
-    rows = np.stack([np.full(len(sizes), float(rounds)), share * np.asarray(sizes, dtype=np.float64)], axis=1)
-    latency, per_byte = _fit(rows, seconds)
+    latency, per_byte = _fit(np.array([[rounds, share * size] for size in sizes]), seconds)
     return Link(latency, 1 / per_byte if per_byte > 0 else math.inf)
 
 
