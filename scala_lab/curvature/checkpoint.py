@@ -210,9 +210,9 @@ def _measure_checkpoint(
     group = dist.group.WORLD if world.size > 1 else None
     sets, density = [], None
     for number, batches in enumerate(loaded.sets, start=1):
-        bar.start(f"{checkpoint} ({number}/{options.repeats})" if options.repeats > 1 else str(checkpoint), "products")
+        bar.begin(f"{checkpoint} ({number}/{options.repeats})" if options.repeats > 1 else str(checkpoint), "products")
         started = time.perf_counter()
-        op = HessianOperator(loaded.model, batches, budget=over.budget, group=group, on_product=bar.advance)
+        op = HessianOperator(loaded.model, batches, budget=over.budget, group=group, on_product=bar.count)
         loss = op.loss()
         if not np.isfinite(loss):
             raise UserError(f"{checkpoint}: the mean loss over these rows is {loss}, which has no curvature")

@@ -43,6 +43,8 @@ STDERR_CHARACTERS = 2000
 Outcome = Literal["done", "locked", "died"]
 """done: its record says how it ended; locked: another process works on it; died: its process ended without a record."""
 
+Costs = Mapping[str, float]
+
 
 @dataclass(frozen=True)
 class Ending:
@@ -227,12 +229,7 @@ class SweepView(AbstractContextManager["SweepView"]):
     """
 
     def __init__(
-        self,
-        jobs: Mapping[str, Job],
-        costs: Mapping[str, float],
-        left_costs: Mapping[str, float],
-        statuses: Mapping[str, str],
-        console: Console,
+        self, jobs: Mapping[str, Job], costs: Costs, left_costs: Costs, statuses: Mapping[str, str], console: Console
     ) -> None:
         self._jobs, self._costs, self._left_costs = jobs, costs, left_costs
         self._statuses, self._console = dict(statuses), console

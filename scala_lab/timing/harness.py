@@ -15,6 +15,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -149,7 +150,7 @@ class TimedTraining:
 
         self.training = Training(spec, prepare(spec), world)
         self.training.model.train()
-        self.world, self.silent_world = world, _silent(world)
+        self.world, self.silent_world = world, replace(world, silent=True)
 
     def attempt(self, step: int, silent: bool = False) -> tuple[dict[str, float], float]:
         """Run a step once; returns seconds by phase and of the whole `step`, and the share lost to other processes."""
@@ -181,17 +182,6 @@ class TimedTraining:
             "flops": [passes * float(forward(tokens).sum()) for tokens in lengths],
             **{f"load {name}": [load[name] for load in loads] for name in loads[0]},
         }
-
-
-def _silent(world: World) -> World:
-    """Return a world without all-reduce, in which workers' weights diverge: only for timings."""
-    from scala_lab.training.distributed import World
-
-    class Silent(World):
-        def all_reduce(self, buffer: Tensor) -> None:
-            pass
-
-    return Silent(world.rank, world.size, world.device)
 
 
 def forward_flops(model: Any) -> Polynomial:

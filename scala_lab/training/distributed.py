@@ -52,12 +52,16 @@ GRACE_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class World:
-    """This process's rank among the workers, its device, and torch's key-value store where workers share errors."""
+    """This process's rank among the workers, its device, and torch's key-value store where workers share errors.
+
+    In a silent world nothing is summed, and the workers' weights diverge: only for timings.
+    """
 
     rank: int
     size: int
     device: torch.device
     store: dist.Store | None = None
+    silent: bool = False
 
     @property
     def leads(self) -> bool:
@@ -66,7 +70,7 @@ class World:
 
     def all_reduce(self, buffer: torch.Tensor) -> None:
         """Replace the buffer by its sum over all workers."""
-        if self.size > 1:
+        if self.size > 1 and not self.silent:
             dist.all_reduce(buffer)
 
     def broadcast(self, tensors: list[torch.Tensor]) -> None:

@@ -295,12 +295,11 @@ def save_state(
     """
     state = optimizer.state_dict()["state"]
     values = {f"{index}.{name}": value for index, entry in state.items() for name, value in entry.items()}
-    numbers = {name: value for name, value in values.items() if not isinstance(value, torch.Tensor)}
     tensors = {name: value.contiguous() for name, value in values.items() if isinstance(value, torch.Tensor)}
+    numbers = {name: value for name, value in values.items() if name not in tensors}
+    weights = {name: value.contiguous() for name, value in _weights(model).items()}
     with new_folder(folder / f"{step:08d}") as temporary:
-        save_file(
-            {name: value.contiguous() for name, value in _weights(model).items()}, temporary / "weights.safetensors"
-        )
+        save_file(weights, temporary / "weights.safetensors")
         save_file(tensors, temporary / "optimizer.safetensors")
         (temporary / "position.json").write_text(json.dumps({**position, "optimizer_numbers": numbers}))
     for outdated in () if keep_others else folder.iterdir():
