@@ -413,12 +413,6 @@ def steps_before(epoch: float, spec: RunSpec, rows: int) -> int:
     return bisect.bisect_left(range(planned_steps(spec, rows)), epoch, key=lambda step: step / per_epoch)
 
 
-def differences(left: RunSpec, right: RunSpec) -> list[str]:
-    """Return the fields in which two specs differ, as `name: left -> right`."""
-    after = flat_settings(right)
-    return [f"{name}: {old} -> {after[name]}" for name, old in flat_settings(left).items() if old != after[name]]
-
-
 @functools.cache  # most of the time of resolving a spec, if it is not cached
 def _settings() -> dict[str, tuple[str, Any]]:
     """Return by flat name the path of every setting in a spec (`lambda` is recipe.lambda_) and its type."""
@@ -461,10 +455,8 @@ def _as_type(value: Any, hint: Any, where: str) -> Any:
     """Return the value as its field's type, or raise an error that says what was expected."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        if value is None:
-            return None
         (hint,) = (argument for argument in arguments if argument is not type(None))
-        return _as_type(value, hint, where)
+        return None if value is None else _as_type(value, hint, where)
     if origin is Literal:
         if value not in arguments:
             raise UserError(f"{where} is {value!r}: {nearest(str(value), arguments)}")

@@ -169,28 +169,24 @@ class _Sweep:
         return ready
 
     def _handle(self, ending: Ending) -> None:
-        if ending.outcome == "done":
-            self._end(ending.key)
-        elif ending.outcome == "locked":
-            self.locked.add(ending.key)
-        else:
-            self._retry_or_fail(ending)
-
-    def _retry_or_fail(self, ending: Ending) -> None:
-        """Try again a job whose process died, unless it died twice at the same step."""
+        """Take note of an ending; a job whose process died is tried again, unless it died twice at the same step."""
         key, item = ending.key, self.left[ending.key].item
-        record = self.store.record(item) if isinstance(item, RunSpec) else None
-        steps = record["steps_done"] if record is not None else 0
-        if self.steps_at_death.get(key) != steps:
-            self.steps_at_death[key] = steps
-            self.started.discard(key)
+        if ending.outcome == "done":
+            self._end(key)
             return
-        with self.store.lock(item) as acquired:
-            if acquired:
-                self.store.record_failure(item, f"tried twice: {ending.detail}")
-                self._end(key)
-            else:
-                self.locked.add(key)
+        if ending.outcome == "died":
+            record = self.store.record(item) if isinstance(item, RunSpec) else None
+            steps = record["steps_done"] if record is not None else 0
+            if self.steps_at_death.get(key) != steps:
+                self.steps_at_death[key] = steps
+                self.started.discard(key)
+                return
+            with self.store.lock(item) as acquired:
+                if acquired:
+                    self.store.record_failure(item, f"tried twice: {ending.detail}")
+                    self._end(key)
+                    return
+        self.locked.add(key)
 
     def _check_locked(self) -> None:
         """End the jobs that other processes have completed, and take over those that they unlocked unfinished."""

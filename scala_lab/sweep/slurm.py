@@ -121,7 +121,12 @@ class SlurmCluster(Executor):
 
     def __init__(self, options: SlurmOptions, max_jobs: int | None = None, poll_seconds: float = 5.0) -> None:
         self.options, self.max_jobs, self.poll_seconds = options, max_jobs or 256, poll_seconds
-        self._settings = dict(map(_parse_setting, options.sbatch))
+        self._settings: dict[str, str] = {}
+        for text in options.sbatch:
+            name, _, value = text.partition("=")
+            if not (name and value):
+                raise UserError(f"--sbatch takes name=value, not {text!r}")
+            self._settings[name] = value
         if importlib.util.find_spec("submitit") is None:
             raise UserError("sweeps on a cluster need the package submitit: pip install 'scala-lab[cluster]'")
         if shutil.which("sbatch") is None:
@@ -232,10 +237,3 @@ class SlurmCluster(Executor):
         said = (handle.stderr() or "")[-STDERR_CHARACTERS:].strip()
         detail = f"SLURM job {handle.job_id} left the queue without a result" + (f", saying: {said}" if said else "")
         return Ending(job.key, "died", detail=detail)
-
-
-def _parse_setting(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name and equals and value):
-        raise UserError(f"--sbatch takes name=value, not {text!r}")
-    return name, value

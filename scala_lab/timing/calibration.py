@@ -69,27 +69,21 @@ class Calibration:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values and lists, ready for JSON; an infinite bandwidth is None."""
-        links = self.links.values()
-        return {
-            "plain": list(astuple(self.plain)),
-            "noise": list(astuple(self.noise)),
-            "optimizers": list(self.update),
-            "update": list(self.update.values()),
-            **{name: getattr(self, name) for name in ("gradient_bytes", "crowding", "update_crowding", "cores")},
-            "links": list(self.links),
-            "latency": [link.latency for link in links],
-            "bandwidth": [link.bandwidth if math.isfinite(link.bandwidth) else None for link in links],
-        }
+        update = {"optimizers": list(self.update), "update": list(self.update.values())}
+        latency = [link.latency for link in self.links.values()]
+        bandwidth = [link.bandwidth if math.isfinite(link.bandwidth) else None for link in self.links.values()]
+        values = vars(self) | {kind: list(astuple(getattr(self, kind))) for kind in ("plain", "noise")} | update
+        return values | {"links": list(self.links), "latency": latency, "bandwidth": bandwidth}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Calibration:
         """Rebuild the calibration that `to_dict` wrote."""
         update = dict(zip(values["optimizers"], values["update"], strict=True))
-        scalars = {name: values[name] for name in ("gradient_bytes", "crowding", "update_crowding")}
+        scalars = (values[name] for name in ("gradient_bytes", "crowding", "update_crowding"))
         named = zip(values["links"], values["latency"], values["bandwidth"], strict=True)
         links = {name: Link(latency, math.inf if speed is None else speed) for name, latency, speed in named}
         plain, noise = (Compute(*values[kind]) for kind in ("plain", "noise"))
-        return cls(plain, noise, update, **scalars, cores=int(values["cores"]), links=links)
+        return cls(plain, noise, update, *scalars, int(values["cores"]), links)
 
 
 def calibration(runs: Sequence[RunResult], *, rates: Sequence[str], seconds: float, threads: int = 1) -> dict[str, Any]:

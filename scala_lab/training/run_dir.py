@@ -19,7 +19,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from scala_lab.config import RunSpec, differences, plain_epochs, steps_before
+from scala_lab.config import RunSpec, flat_settings, plain_epochs, steps_before
 from scala_lab.errors import UserError
 from scala_lab.files import check_writable, nan_to_null, new_folder, write_bytes, write_json
 
@@ -104,8 +104,7 @@ def check_folder(folder: Path, spec: RunSpec, resume: bool) -> RunResult | None:
             raise UserError(f"{folder} is not empty and holds no run: choose another --out")
         return None
     if present.record["id"] != spec.run_id:
-        changed = "; ".join(differences(present.spec, spec.resolved()))
-        changed = changed or "made by another version, or the model folder is gone"
+        changed = differences(present.spec, spec.resolved())
         raise UserError(f"{folder} holds another run ({changed}): choose another --out")
     if not present.ended and not resume:
         raise UserError(
@@ -113,6 +112,13 @@ def check_folder(folder: Path, spec: RunSpec, resume: bool) -> RunResult | None:
             f"{present.record['steps']}: pass --resume to go on, or choose another --out"
         )
     return present
+
+
+def differences(present: RunSpec, spec: RunSpec) -> str:
+    """Say in which settings two specs with different ids differ, as `name: present -> new`."""
+    new = flat_settings(spec)
+    changed = [f"{name}: {old} -> {new[name]}" for name, old in flat_settings(present).items() if old != new[name]]
+    return "; ".join(changed) or "made by another version, or the model folder is gone"
 
 
 def check_inputs(present: RunResult, fingerprints: dict[str, str]) -> None:
@@ -132,8 +138,7 @@ def check_trunk(folder: Path, spec: RunSpec, fingerprints: dict[str, str]) -> No
     if trunk.record["id"] == spec.run_id:
         raise UserError(f"--trunk {folder} is this run itself: give --out {folder} --resume to go on with it")
     if trunk.record["id"] != trunk.spec.run_id or trunk.spec.prefix_id != spec.prefix_id:
-        changed = "; ".join(differences(replace(trunk.spec, recipe=spec.recipe), spec))
-        changed = changed or "made by another version, or the model folder is gone"
+        changed = differences(replace(trunk.spec, recipe=spec.recipe), spec)
         raise UserError(f"--trunk {folder} differs in more than the method's options ({changed})")
     for name, value in fingerprints.items():
         if trunk.record["fingerprints"].get(name) != value:
@@ -205,12 +210,8 @@ class RunWriter:
         """Open metrics.jsonl after cutting off lines that are damaged or whose steps will be done again."""
         file = self.folder / "metrics.jsonl"
         self._log = file.open("r+b" if file.is_file() else "w+b")
-        length = 0
-        for line in self._log.read().splitlines(keepends=True):
-            if not line.endswith(b"\n") or not _step(line) <= steps_done:
-                break
-            length += len(line)
-        self._log.truncate(length)
+        lines = takewhile(lambda line: _step(line) <= steps_done, self._log.read().splitlines(keepends=True))
+        self._log.truncate(sum(map(len, lines)))
         self._log.seek(0, os.SEEK_END)
         self._events = None
         if tensorboard and importlib.util.find_spec("tensorboard") is not None:
@@ -242,9 +243,9 @@ class RunWriter:
 
 
 def _step(line: bytes) -> float:
-    """Return the step of a line of metrics.jsonl, nan if the line is damaged."""
+    """Return the step of a line of metrics.jsonl, nan if the line is damaged or cut short."""
     try:
-        return json.loads(line)["step"]
+        return json.loads(line)["step"] if line.endswith(b"\n") else math.nan
     except (ValueError, TypeError, KeyError):
         return math.nan
 

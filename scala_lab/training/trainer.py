@@ -110,13 +110,13 @@ class Training:
             if writer is not None:
                 writer.log(line)
                 bar.step(line)
+                if finite and step + 1 in keep:
+                    self._save(writer, keep=True)
+                if finite and not last and time.monotonic() - saved_at >= save_every:
+                    self._save(writer)
+                    saved_at = time.monotonic()
             if not finite:
                 return False
-            if writer is not None and step + 1 in keep:
-                self._save(writer, keep=True)
-            if writer is not None and time.monotonic() - saved_at >= save_every and not last:
-                self._save(writer)
-                saved_at = time.monotonic()
         self.progress.metrics |= self._evaluate(self.data.kept_apart)
         self._evaluate({"train": self.data.train.take(np.arange(min(len(self.data.train), FIT_ROWS)))})
         for name, metrics in self.progress.metrics.items():
