@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -191,7 +192,7 @@ def measure_sharpness(options: SharpnessOptions) -> Results:
 
 def measure_by_workers(options: SharpnessOptions) -> Results:
     """Start the workers and return the results of the first one; all have the same."""
-    return run_workers(measure_sharpness, (options,), options.machine)
+    return run_workers(partial(measure_sharpness, options), options.machine)
 
 
 def _measure_checkpoint(

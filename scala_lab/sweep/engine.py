@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import shutil
 import time
-import traceback
 from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -357,12 +356,9 @@ def _reset_process(threads: int) -> None:
     random.seed(0)
 
 
-def _describe(error: Exception) -> tuple[str, str | None]:
+def _describe(error: Exception) -> tuple[str, str]:
     """Return a sentence and, unless the user made a mistake, the traceback."""
-    from scala_lab.training.distributed import WorkerFailure
+    from scala_lab.training.distributed import Fault, WorkerFailure
 
-    if isinstance(error, UserError):
-        return str(error), None
-    if isinstance(error, WorkerFailure):
-        return error.fault.sentence, error.fault.trace or None
-    return f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
+    fault = error.fault if isinstance(error, WorkerFailure) else Fault.of(error)
+    return fault.sentence, fault.trace

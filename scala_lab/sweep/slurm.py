@@ -92,7 +92,7 @@ def train_over_nodes(spec: RunSpec, out: Path, *, resources: Resources, **option
         endpoint, folder = f"{socket.gethostname()}:{port.getsockname()[1]}", Path(name)
         workers = spec.machine.workers // resources.nodes
         srun, torchrun = torchrun_command(resources, workers, endpoint, os.environ["SLURM_JOB_ID"])
-        call = worker_arguments(folder, train_worker, (spec, out, RunOptions(**options)))
+        call = worker_arguments(folder, partial(train_worker, spec, out, RunOptions(**options)))
         ended = subprocess.run([*srun, *torchrun, *call], check=False)
         if ended.returncode != 0:
             raise_failure(find_fault(folder, spec.machine.workers, {}, ended.returncode), out)

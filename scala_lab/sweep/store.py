@@ -206,7 +206,7 @@ class RunStore:
         }
         write_json(self.record_file(measurement), record | more)
 
-    def record_failure(self, item: WorkItem, error: str, trace: str | None = None, seconds: float = 0.0) -> None:
+    def record_failure(self, item: WorkItem, error: str, trace: str = "", seconds: float = 0.0) -> None:
         """Record that a run or a measurement failed, and why."""
         why = {"error": error, "traceback": trace} if trace else {"error": error}
         if isinstance(item, Measurement):

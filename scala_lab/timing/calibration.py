@@ -22,7 +22,7 @@ from scala_lab.data.tokens import TokenSplit
 from scala_lab.machine import usable_cores
 from scala_lab.timing.harness import TimedTraining, barrier, time_call, time_in_workers, undisturbed
 from scala_lab.timing.hosts import open_hosts, unsupported_reason
-from scala_lab.timing.model import FREE, Compute, Link, Load, Network, StepModel, fit_compute, fit_link, planned_load
+from scala_lab.timing.model import FREE, Compute, Link, Load, StepModel, fit_compute, fit_link, planned_load
 
 if TYPE_CHECKING:
     from scala_lab.training.distributed import World
@@ -63,9 +63,11 @@ class Calibration:
     def model(self, link: str = WITHIN, per_host: int | None = None) -> StepModel:
         """Build a time model for hosts of `per_host` workers; default what fills this one, or 1 if not `WITHIN`."""
         per_host = per_host or (self.cores if link == WITHIN else 1)
-        network = Network(self.links.get(WITHIN, FREE), self.links.get(link, FREE), per_host)
-        constants = (self.plain, self.noise, self.update, self.gradient_bytes)
-        return StepModel(*constants, network, self.crowding, self.update_crowding)
+        links, constants = (
+            (self.links.get(name, FREE) for name in (WITHIN, link)),
+            (self.plain, self.noise, self.update),
+        )
+        return StepModel(*constants, self.gradient_bytes, *links, per_host, self.crowding, self.update_crowding)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values and lists, ready for JSON; an infinite bandwidth is None."""

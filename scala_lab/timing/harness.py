@@ -294,20 +294,18 @@ def time_in_workers(
     """
     from scala_lab.training.distributed import run_workers
 
-    specs = {name: spec.resolved() for name, spec in specs.items()}
-    machine = next(iter(specs.values())).machine
-    return run_workers(_join_and_time, (function, specs, dict(settings), machine), machine, launcher)
+    resolved = {name: spec.resolved() for name, spec in specs.items()}
+    machine = next(iter(resolved.values())).machine
+    return run_workers(partial(_join_and_time, partial(function, resolved, **settings), machine), machine, launcher)
 
 
-def _join_and_time(
-    function: Callable[..., Any], specs: dict[str, RunSpec], settings: dict[str, Any], machine: MachineSpec
-) -> Any:
+def _join_and_time(function: Callable[[World], Any], machine: MachineSpec) -> Any:
     from scala_lab.training.distributed import join_world
     from scala_lab.training.precision import matrix_products
 
     with matrix_products(machine.precision):
         world = join_world(machine)
         try:
-            return function(specs, world, **settings)
+            return function(world)
         finally:
             world.leave()

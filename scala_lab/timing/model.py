@@ -117,38 +117,32 @@ def _fit(rows: np.ndarray, seconds: Sequence[float]) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Network:
-    """Links within a host and across hosts, and the maximum number of workers on one host."""
-
-    within: Link
-    across: Link
-    per_host: int
-
-    def all_reduce(self, size: float, workers: int) -> float:
-        """Return the seconds to sum `size` bytes over so many workers, on as few hosts as hold them."""
-        hosts = math.ceil(workers / self.per_host)
-        return self.within.all_reduce(size, math.ceil(workers / hosts)) + self.across.all_reduce(size, hosts)
-
-
-@dataclass(frozen=True)
 class StepModel:
     """All that decides how long a step takes on some machines: see the module.
 
-    `update` is by optimizer, `gradient_bytes` the size of the message that workers exchange.
+    `update` is by optimizer, `gradient_bytes` the size of the message that workers exchange over links `within` a host,
+    of up to `per_host` workers, and `across` hosts.
     """
 
     plain: Compute
     noise: Compute
     update: Mapping[str, float]
     gradient_bytes: float
-    network: Network
+    within: Link
+    across: Link
+    per_host: int
     crowding: float = 1.0
     update_crowding: float = 1.0
 
     def step_seconds(self, load: Load, workers: int, optimizer: str, *, noise: float = 0.0) -> float:
         """Return the mean seconds of steps of which a share has noise, for the load of the worker with most to do."""
         computing = self.without_communication(load, workers, optimizer, noise=noise)
-        return computing + self.network.all_reduce(self.gradient_bytes, workers)
+        return computing + self.exchange(workers)
+
+    def exchange(self, workers: int) -> float:
+        """Return the seconds to sum the gradient over so many workers, on as few hosts as hold them."""
+        hosts, size = math.ceil(workers / self.per_host), self.gradient_bytes
+        return self.within.all_reduce(size, math.ceil(workers / hosts)) + self.across.all_reduce(size, hosts)
 
     def without_communication(self, load: Load, workers: int, optimizer: str, *, noise: float = 0.0) -> float:
         """Return the seconds of a step if nothing were sent."""

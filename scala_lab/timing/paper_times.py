@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scala_lab.timing.model import Compute, Link, Load, Network, StepModel
+from scala_lab.timing.model import Compute, Link, Load, StepModel
 
 if TYPE_CHECKING:
     from scala_lab.training.run_dir import RunResult
@@ -74,7 +74,7 @@ def paper_projection(runs: Sequence[RunResult], *, model: str, workers: Sequence
         "row of a batch": fitted.plain.per_row,
         "token": fitted.plain.per_token,
         "crowding": fitted.crowding,
-        "exchange": fitted.network.within.all_reduce(fitted.gradient_bytes, 32),
+        "exchange": fitted.within.all_reduce(fitted.gradient_bytes, 32),
         "LAMB": fitted.update["lamb"],
         "noise": fitted.noise.per_token / fitted.plain.per_token,
         "projected_workers": list(workers),
@@ -130,8 +130,8 @@ def _fit_plain(cells: Sequence[PaperCell], size: float, crowding: float) -> tupl
     (per_step, per_row, per_token, per_byte, lamb), error = nnls(np.array(rows), np.array(targets))
     computing = Compute(float(per_step), 0.0, float(per_row), float(per_token))
     link = Link(LATENCY, 1 / float(per_byte) if per_byte > 0 else math.inf)
-    network, update = Network(link, link, per_host=MAX_WORKERS), {"adamw": 0.0, "lamb": float(lamb)}
-    return float(error), StepModel(computing, computing, update, size, network, crowding)
+    update = {"adamw": 0.0, "lamb": float(lamb)}
+    return float(error), StepModel(computing, computing, update, size, link, link, MAX_WORKERS, crowding)
 
 
 def _fit_noise(cells: Sequence[PaperCell], without: StepModel) -> StepModel:

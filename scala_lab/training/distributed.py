@@ -169,14 +169,9 @@ class WorkerLauncher(Protocol):
         ...
 
 
-def run_workers(
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    machine: MachineSpec,
-    launcher: WorkerLauncher | None = None,
-) -> Any:
+def run_workers(job: Callable[[], Any], machine: MachineSpec, launcher: WorkerLauncher | None = None) -> Any:
     """Return the result of `try_workers`, or raise what `raise_failure` does."""
-    result, fault = try_workers(function, arguments, machine, launcher)
+    result, fault = try_workers(job, machine, launcher)
     if fault is not None:
         raise_failure(fault)
     return result
@@ -194,9 +189,9 @@ def raise_failure(fault: Fault, out: Path | None = None) -> NoReturn:
 
 
 def try_workers(
-    function: Callable[..., Any], arguments: tuple[Any, ...], machine: MachineSpec, launcher: WorkerLauncher | None
+    job: Callable[[], Any], machine: MachineSpec, launcher: WorkerLauncher | None
 ) -> tuple[Any, Fault | None]:
-    """Call a top-level function of a module in every worker, and wait for all; when one fails the others are stopped.
+    """Call a function that can be pickled in every worker, and wait for all; when one fails the others are stopped.
 
     Returns the first worker's result, or why they failed. Without a launcher the workers are processes of this host.
     They end when this process does.
@@ -204,7 +199,7 @@ def try_workers(
     start = _start_here if launcher is None else launcher.start
     with tempfile.TemporaryDirectory(prefix="scala-lab-") as name:
         folder = Path(name)
-        workers = start(worker_arguments(folder, function, arguments), machine)
+        workers = start(worker_arguments(folder, job), machine)
         try:
             exit_codes = _wait(workers)
         finally:
@@ -215,9 +210,9 @@ def try_workers(
         return pickle.loads((folder / "result").read_bytes()), None
 
 
-def worker_arguments(folder: Path, function: Callable[..., Any], arguments: tuple[Any, ...]) -> list[str]:
+def worker_arguments(folder: Path, job: Callable[[], Any]) -> list[str]:
     """Write the job of workers into a folder; return the arguments of Python for each of them."""
-    (folder / "job").write_bytes(pickle.dumps((sys.argv, function, arguments)))
+    (folder / "job").write_bytes(pickle.dumps((sys.argv, job)))
     return ["-m", "scala_lab.training.distributed", str(folder)]
 
 
@@ -229,8 +224,8 @@ def work(folder: Path) -> NoReturn:
     """
     rank, code = int(os.environ["RANK"]), 0
     try:
-        sys.argv, function, arguments = pickle.loads((folder / "job").read_bytes())  # as the user typed, for the record
-        result = function(*arguments)
+        sys.argv, job = pickle.loads((folder / "job").read_bytes())  # the launcher's words, for the run's record
+        result = job()
         if rank == 0:
             (folder / "result").write_bytes(pickle.dumps(result))
     except KeyboardInterrupt:
@@ -311,7 +306,7 @@ class Fault:
     lost_peer: bool = False  # a consequence of another worker's end
 
     @classmethod
-    def of(cls, error: Exception, rank: int | None) -> Fault:
+    def of(cls, error: Exception, rank: int | None = None) -> Fault:
         """Describe the exception of a worker, without a rank if it is the only one."""
         worker, text = "" if rank is None else f"worker {rank}: ", " ".join(str(error).split())
         if isinstance(error, UserError):

@@ -27,6 +27,8 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.optim import Optimizer
 
 from scala_lab.config import RunSpec, flat_settings, plain_epochs, steps_before
 from scala_lab.errors import UserError
@@ -283,12 +285,7 @@ def packed_correct(folder: Path) -> dict[str, bytes]:
 
 
 def save_state(
-    folder: Path,
-    step: int,
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-    position: dict[str, Any],
-    keep_others: bool = False,
+    folder: Path, step: int, model: nn.Module, optimizer: Optimizer, position: dict[str, Any], keep_others: bool = False
 ) -> None:
     """Write weights, optimizer state and position into a sub-folder named by the step, then delete the one before.
 
@@ -308,7 +305,7 @@ def save_state(
             shutil.rmtree(outdated, ignore_errors=True)
 
 
-def load_state(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def load_state(folder: Path, model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     """Restore weights and optimizer in place; return the position."""
     try:
         position: dict[str, Any] = json.loads((folder / "position.json").read_text())
@@ -337,6 +334,6 @@ def latest_state(folder: Path, last: float = math.inf) -> Path | None:
     return max((path for path in folder.glob("[0-9]*") if path.is_dir() and int(path.name) <= last), default=None)
 
 
-def _weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+def _weights(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return parameters and buffers by name, tied tensors once."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}

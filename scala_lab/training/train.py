@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def _train_in_workers(
     distributed.check_devices(spec.machine)
     load_model(spec, prepared)  # finds an error in it before any worker is started
     first_record, written_before = _first_record(spec, prepared), run_dir.written_at(folder)
-    result, fault = distributed.try_workers(train_worker, (spec, folder, options), spec.machine, launcher)
+    result, fault = distributed.try_workers(partial(train_worker, spec, folder, options), spec.machine, launcher)
     if fault is None:
         return result
     present = run_dir.read_run(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -79,7 +80,7 @@ def test_two_workers_agree_with_one(tmp_path):
     model = tiny_classifier(tmp_path / "model")
     vector = random_vectors(sum(parameter.numel() for parameter in model.parameters()))[0]
     save_file({"vector": vector}, tmp_path / "vector.safetensors")
-    run_workers(worker.main, (str(tmp_path), UNEVEN), MachineSpec(workers=2, threads=1, device="cpu"))
+    run_workers(partial(worker.main, str(tmp_path), UNEVEN), MachineSpec(workers=2, threads=1, device="cpu"))
     for dtype, tolerance in TOLERANCES.items():
         op = HessianOperator(model.to(dtype), whole_batch(UNEVEN))
         result = load_file(tmp_path / f"{dtype}.safetensors")

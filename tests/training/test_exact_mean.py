@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from safetensors.torch import load_file
 
@@ -31,7 +33,9 @@ def two_workers(tiny_bert, tmp_path_factory):
     """What two processes computed, by number of rows, and the files of rows."""
     folder = tmp_path_factory.mktemp("two")
     files = {count: write_rows(folder / f"rows{count}.csv", count) for count in ROWS}
-    run_workers(compute_all, (tiny_bert, list(files.values()), folder), MachineSpec(workers=2, threads=1, device="cpu"))
+    run_workers(
+        partial(compute_all, tiny_bert, list(files.values()), folder), MachineSpec(workers=2, threads=1, device="cpu")
+    )
     return {count: (file, load_file(folder / f"{file.stem}.safetensors")) for count, file in files.items()}
 
 
