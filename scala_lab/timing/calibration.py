@@ -63,11 +63,9 @@ class Calibration:
     def model(self, link: str = WITHIN, per_host: int | None = None) -> StepModel:
         """Build a time model for hosts of `per_host` workers; default what fills this one, or 1 if not `WITHIN`."""
         per_host = per_host or (self.cores if link == WITHIN else 1)
-        links, constants = (
-            (self.links.get(name, FREE) for name in (WITHIN, link)),
-            (self.plain, self.noise, self.update),
-        )
-        return StepModel(*constants, self.gradient_bytes, *links, per_host, self.crowding, self.update_crowding)
+        network = (self.links.get(WITHIN, FREE), self.links.get(link, FREE), per_host)
+        constants = (self.plain, self.noise, self.update, self.gradient_bytes)
+        return StepModel(*constants, *network, self.crowding, self.update_crowding)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values and lists, ready for JSON; an infinite bandwidth is None."""

@@ -33,9 +33,8 @@ def two_workers(tiny_bert, tmp_path_factory):
     """What two processes computed, by number of rows, and the files of rows."""
     folder = tmp_path_factory.mktemp("two")
     files = {count: write_rows(folder / f"rows{count}.csv", count) for count in ROWS}
-    run_workers(
-        partial(compute_all, tiny_bert, list(files.values()), folder), MachineSpec(workers=2, threads=1, device="cpu")
-    )
+    job = partial(compute_all, tiny_bert, list(files.values()), folder)
+    run_workers(job, MachineSpec(workers=2, threads=1, device="cpu"))
     return {count: (file, load_file(folder / f"{file.stem}.safetensors")) for count, file in files.items()}
 
 
