@@ -289,9 +289,8 @@ class Pace:
 def describe_seconds(seconds: float) -> str:
     """Write a duration in the unit that people would use.
 
-    Example:
-        >>> describe_seconds(45), describe_seconds(600), describe_seconds(100_000)
-        ('45 s', '10 min', '27.8 h')
+    >>> describe_seconds(45), describe_seconds(600), describe_seconds(100_000)
+    ('45 s', '10 min', '27.8 h')
     """
     if seconds < 100:
         return f"{seconds:.0f} s"

@@ -45,7 +45,7 @@ class Hosts:
         """Wrap a command so that it runs on a host, and ends when the process that starts it is gone."""
         return ["setpriv", "--pdeathsig", "TERM", *_inside(self.holders[host]), *command]
 
-    def start(self, arguments: Sequence[str], machine: MachineSpec) -> list[subprocess.Popen[bytes]]:
+    def __call__(self, arguments: Sequence[str], machine: MachineSpec) -> list[subprocess.Popen[bytes]]:
         """Start a run's workers as `python ARGUMENTS`, dealt evenly, by one torchrun on each host; return these."""
         count = len(self.holders)
         if machine.workers % count:

@@ -94,9 +94,8 @@ FREE = Link(0.0, math.inf)
 def rounds_and_share(members: int) -> tuple[int, float]:
     """Return the rounds of a ring all-reduce, and the bytes through every link as a share of the message.
 
-    Example:
-        >>> rounds_and_share(4)
-        (6, 1.5)
+    >>> rounds_and_share(4)
+    (6, 1.5)
     """
     return 2 * (members - 1), 2 * (members - 1) / members
 

@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -161,12 +161,8 @@ class WorkerFailure(RuntimeError):
         self.fault = fault
 
 
-class WorkerLauncher(Protocol):
-    """Starts workers elsewhere than in processes of this host, on hosts that see its files."""
-
-    def start(self, arguments: Sequence[str], machine: MachineSpec) -> list[subprocess.Popen[bytes]]:
-        """Start every worker as `python ARGUMENTS`; return the processes that end when the workers have."""
-        ...
+WorkerLauncher = Callable[[Sequence[str], MachineSpec], list[subprocess.Popen[bytes]]]
+"""Starts every worker as `python ARGUMENTS`, on hosts that see this one's files; returns what ends when they have."""
 
 
 def run_workers(job: Callable[[], Any], machine: MachineSpec, launcher: WorkerLauncher | None = None) -> Any:
@@ -196,7 +192,7 @@ def try_workers(
     Returns the first worker's result, or why they failed. Without a launcher the workers are processes of this host.
     They end when this process does.
     """
-    start = _start_here if launcher is None else launcher.start
+    start = launcher or _start_here
     with tempfile.TemporaryDirectory(prefix="scala-lab-") as name:
         folder = Path(name)
         workers = start(worker_arguments(folder, job), machine)
