@@ -174,10 +174,6 @@ class SlurmCluster(Executor):
         """Return the jobs that ran when the queue was last read."""
         return [job for job, handle in self._submitted.values() if self._states.get(handle.job_id) == "RUNNING"]
 
-    def at_once(self) -> float:
-        """Return how many jobs run."""
-        return max(1, len(self.running()))
-
     def _resources(self, job: Job) -> Resources:
         if isinstance(job.item, Measurement):
             return Resources(1, job.cores, 0, job.item.alone)
