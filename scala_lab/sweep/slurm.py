@@ -58,15 +58,14 @@ class Resources:
     """What a job with one task per node requests: nodes, and the cores and GPUs of each."""
 
     nodes: int
-    cpus: int
-    gpus: int
+    cpus_per_task: int
+    gpus_per_node: int
     exclusive: bool = False
 
     def parameters(self) -> dict[str, int]:
         """Return options of sbatch by name, as submitit spells them."""
-        optional = {"gpus_per_node": self.gpus, "exclusive": self.exclusive}
-        required = {"nodes": self.nodes, "ntasks_per_node": 1, "cpus_per_task": self.cpus}
-        return required | {name: value for name, value in optional.items() if value}
+        requested = {name: value for name, value in vars(self).items() if value}
+        return {"nodes": self.nodes, "ntasks_per_node": 1} | requested
 
 
 def torchrun_command(
@@ -76,7 +75,7 @@ def torchrun_command(
 
     All workers meet at `endpoint`, a `host:port` of the job's first node; `options` are further ones of torchrun.
     """
-    tasks = [f"--nodes={resources.nodes}", f"--ntasks={resources.nodes}", f"--cpus-per-task={resources.cpus}"]
+    tasks = [f"--nodes={resources.nodes}", f"--ntasks={resources.nodes}", f"--cpus-per-task={resources.cpus_per_task}"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={resources.nodes}"]
     rendezvous = ["--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", f"--rdzv-id={job_id}"]
     return ["srun", *tasks, "--kill-on-bad-exit=1"], [*torchrun, f"--nproc-per-node={workers}", *options, *rendezvous]
@@ -197,7 +196,7 @@ class SlurmCluster(Executor):
             time=self.options.minutes,
             array_parallelism=self.max_jobs,
             setup=[f"export PYTHONPATH={child_pythonpath()!r}", *self.options.setup],
-            srun_args=[f"--cpus-per-task={resources.cpus}"],  # which srun no longer takes from sbatch
+            srun_args=[f"--cpus-per-task={resources.cpus_per_task}"],  # which srun no longer takes from sbatch
             use_srun=resources.nodes == 1,  # else the job's one process starts srun itself, when it has the lock
             **resources.parameters(),
             **{name: value for name, value in optional.items() if value},
