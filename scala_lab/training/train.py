@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from scala_lab import machine
+import scala_lab.machine as machine
 from scala_lab.config import RunSpec, check_noise_starts, plain_epochs, planned_steps, steps_before
 from scala_lab.data.tasks import chance
 from scala_lab.errors import UserError
