@@ -119,8 +119,9 @@ def estimate(cells: Iterable[Cell], store: RunStore, processes: int | None = Non
     trunks = find_trunks(runs)
     plans = {spec: plan(spec, branch=key in trunks) for key, spec in runs.items()}
     measurements = [item for item in items.values() if isinstance(item, Measurement)]
-    sums = [sum(getattr(work, item.name) for work in plans.values()) for item in fields(Plan)]
-    return SweepEstimate(*sums, len(plans), len(measurements), *_seconds(plans, measurements, store, processes))
+    sums = {item.name: sum(getattr(work, item.name) for work in plans.values()) for item in fields(Plan)}
+    seconds, notes = _seconds(plans, measurements, store, processes)
+    return SweepEstimate(**sums, runs=len(plans), measurements=len(measurements), seconds=seconds, notes=notes)
 
 
 def _seconds(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -72,18 +72,18 @@ class Calibration:
         update = {"optimizers": list(self.update), "update": list(self.update.values())}
         latency = [link.latency for link in self.links.values()]
         bandwidth = [link.bandwidth if math.isfinite(link.bandwidth) else None for link in self.links.values()]
-        values = vars(self) | {kind: list(astuple(getattr(self, kind))) for kind in ("plain", "noise")} | update
+        values = {**vars(self), "plain": list(self.plain), "noise": list(self.noise), **update}
         return values | {"links": list(self.links), "latency": latency, "bandwidth": bandwidth}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Calibration:
         """Rebuild the calibration that `to_dict` wrote."""
         update = dict(zip(values["optimizers"], values["update"], strict=True))
-        scalars = (values[name] for name in ("gradient_bytes", "crowding", "update_crowding"))
+        scalars = {name: values[name] for name in ("gradient_bytes", "crowding", "update_crowding")}
         named = zip(values["links"], values["latency"], values["bandwidth"], strict=True)
         links = {name: Link(latency, math.inf if speed is None else speed) for name, latency, speed in named}
         plain, noise = (Compute(*values[kind]) for kind in ("plain", "noise"))
-        return cls(plain, noise, update, *scalars, int(values["cores"]), links)
+        return cls(plain, noise, update, **scalars, cores=int(values["cores"]), links=links)
 
 
 def calibration(runs: Sequence[RunResult], *, rates: Sequence[str], seconds: float, threads: int = 1) -> dict[str, Any]:
@@ -132,8 +132,9 @@ def measure_pieces(specs: Mapping[str, RunSpec], world: World, *, seconds: float
         return None
     plain, noise = (fit_compute(kind["loads"], kind["alone"]) for kind in computing)
     update = {name: timing["alone"][0] for name, timing in updates.items()}
-    factors = (_crowding(timings) if crowded else 1.0 for timings in (crowd, updates.values()))
-    return Calibration(plain, noise, update, float(timer.training.gradient.flat.nbytes), *factors, world.size, links)
+    slowed, update_slowed = (_crowding(timings) if crowded else 1.0 for timings in (crowd, updates.values()))
+    size = float(timer.training.gradient.flat.nbytes)
+    return Calibration(plain, noise, update, size, slowed, update_slowed, world.size, links)
 
 
 def measure_messages(specs: Mapping[str, RunSpec], world: World, *, seconds: float) -> Link | None:

@@ -175,7 +175,7 @@ class TimedTraining:
         plan, group = self.training.plan, self.training.step_function.ascent_samples
         batches = [plan.global_batch(step) for step in steps]
         lengths = [plan.lengths[rows] for rows in batches]
-        loads = [vars(planned_load(plan, step, group)) for step in steps]
+        loads = [planned_load(plan, step, group)._asdict() for step in steps]
         return {
             "samples": [float(len(rows)) for rows in batches],
             "tokens": [float(tokens.sum()) for tokens in lengths],

@@ -17,15 +17,15 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from scala_lab.batches import BatchPlan
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(NamedTuple):
     """What one worker computes in a step: tokens count with padding, squares are squared padded lengths over rows."""
 
     micro_batches: float
@@ -55,8 +55,7 @@ def planned_load(plan: BatchPlan, step: int, ascent_samples: int | None = None) 
     return max(loads, key=lambda load: load.tokens + plan.part_cost * load.micro_batches)
 
 
-@dataclass(frozen=True)
-class Compute:
+class Compute(NamedTuple):
     """Seconds of a worker's own work, by what they are spent on."""
 
     per_step: float
@@ -67,16 +66,15 @@ class Compute:
 
     def seconds(self, load: Load) -> float:
         """Return the seconds for a load."""
-        return sum(map(operator.mul, astuple(self), (1, *astuple(load))))
+        return sum(map(operator.mul, self, (1, *load)))
 
 
 def fit_compute(loads: Sequence[Load], seconds: Sequence[float]) -> Compute:
     """Fit constants, all at least 0, to timed loads, with the least squared relative error."""
-    return Compute(*_fit(np.array([[1.0, *astuple(load)] for load in loads]), seconds))
+    return Compute(*_fit(np.array([[1.0, *load] for load in loads]), seconds))
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     """A link class: seconds that a round costs beside its bytes, and bytes per second in each direction."""
 
     latency: float

@@ -140,11 +140,11 @@ def _fit_noise(cells: Sequence[PaperCell], without: StepModel) -> StepModel:
 
     plain = without.plain
     noisy = [cell for cell in cells if cell.row.startswith(SCALA)]
-    rows_only = [replace(plain, per_step=0.0).seconds(cell.load) for cell in noisy]
+    rows_only = [plain._replace(per_step=0.0).seconds(cell.load) for cell in noisy]
     shares = [without.crowding * own / cell.reported for own, cell in zip(rows_only, noisy, strict=True)]
     targets = [1 - without.step_seconds(cell.load, cell.workers, "lamb") / cell.reported for cell in noisy]
     factor = 1 + float(nnls(np.array(shares)[:, None], np.array(targets))[0][0])
-    return replace(without, noise=replace(plain, per_row=factor * plain.per_row, per_token=factor * plain.per_token))
+    return replace(without, noise=plain._replace(per_row=factor * plain.per_row, per_token=factor * plain.per_token))
 
 
 def predict(model: StepModel, row: str, task: str, workers: int, batch_size: int) -> float:

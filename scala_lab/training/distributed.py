@@ -28,19 +28,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
+import scala_lab.machine as host
 from scala_lab.config import MachineSpec
 from scala_lab.errors import UserError
 from scala_lab.files import write_json
-from scala_lab.machine import (
-    LAUNCHER,
-    check_crowd,
-    child_pythonpath,
-    end_process,
-    end_with_launcher,
-    outlast_sigterm,
-    pick_device,
-    started_by_launcher,
-)
 from scala_lab.training.precision import check_precision
 
 TIMEOUT = timedelta(minutes=10)
@@ -120,7 +111,7 @@ def join_world(machine: MachineSpec) -> World:
     """Join the process group of the workers that a launcher started, or be the only worker."""
     torch.set_num_threads(machine.threads or 1)
     rank, size, local_rank = 0, 1, 0
-    if started_by_launcher():
+    if host.started_by_launcher():
         rank, size, local_rank = (int(os.environ.get(name, 0)) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     if size != machine.workers:
         raise UserError(f"the launcher started {size} workers, but the spec says {machine.workers}")
@@ -130,27 +121,27 @@ def join_world(machine: MachineSpec) -> World:
     device = torch.device("cpu") if machine.device == "cpu" else torch.device("cuda", local_rank)
     if size == 1:
         return World(rank, size, device)
-    end_with_launcher()
+    host.end_with_launcher()
     store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
     backend, group_store = "nccl" if device.type == "cuda" else "gloo", dist.PrefixStore("group", store)
     dist.init_process_group(backend, store=group_store, rank=rank, world_size=size, timeout=TIMEOUT)
     dist.barrier()  # no worker writes before all have checked the run's folder
     world = World(rank, size, device, dist.PrefixStore("errors", store))
     if world.leads:
-        outlast_sigterm(lambda: world.first_fault() is not None)
+        host.outlast_sigterm(lambda: world.first_fault() is not None)
     return world
 
 
 def check_devices(machine: MachineSpec) -> None:
     """Refuse more workers than this host has GPUs or, unless they run already, cores for; and a missing precision."""
     if machine.device != "cpu":
-        pick_device("cuda")
+        host.pick_device("cuda")
         here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", machine.workers)), torch.cuda.device_count()
         if here > gpus:
             raise UserError(f"--device cuda: {here} workers on this host, but {gpus} GPUs; each needs its own")
     check_precision(machine)
-    if machine.device == "cpu" and not started_by_launcher():
-        check_crowd(machine.workers)
+    if machine.device == "cpu" and not host.started_by_launcher():
+        host.check_crowd(machine.workers)
 
 
 class WorkerFailure(RuntimeError):
@@ -229,7 +220,7 @@ def work(folder: Path) -> NoReturn:
     except Exception as error:  # noqa: BLE001 - the launcher reports any error
         write_json(folder / f"{rank}.json", asdict(Fault.of(error, rank)))
         code = 2 if isinstance(error, UserError) else 1
-    end_process(code)
+    host.end_process(code)
 
 
 def _start_here(arguments: Sequence[str], machine: MachineSpec) -> list[subprocess.Popen[bytes]]:
@@ -240,8 +231,8 @@ def _start_here(arguments: Sequence[str], machine: MachineSpec) -> list[subproce
             "WORLD_SIZE": str(machine.workers),
             "LOCAL_WORLD_SIZE": str(machine.workers),
             "OMP_NUM_THREADS": str(machine.threads),
-            "PYTHONPATH": child_pythonpath(),
-            LAUNCHER: str(os.getpid()),
+            "PYTHONPATH": host.child_pythonpath(),
+            host.LAUNCHER: str(os.getpid()),
         }
         return [
             subprocess.Popen(
@@ -280,7 +271,7 @@ def _stop(workers: list[subprocess.Popen[bytes]]) -> None:
             worker.wait()
 
 
-def reserved_port(host: str = "127.0.0.1") -> socket.socket:
+def reserved_port(address: str = "127.0.0.1") -> socket.socket:
     """Open a socket that reserves a free port of this host.
 
     It is bound with SO_REUSEADDR and does not listen: torch's store can still bind this port, but the system does not
@@ -288,7 +279,7 @@ def reserved_port(host: str = "127.0.0.1") -> socket.socket:
     """
     port = socket.socket()
     port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    port.bind((host, 0))
+    port.bind((address, 0))
     return port
 
 
