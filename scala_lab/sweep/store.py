@@ -193,18 +193,10 @@ class RunStore:
 
     def record_measurement(self, measurement: Measurement, result: dict[str, Any] | None, **more: Any) -> None:
         """Record a measurement, which failed if it has no result; `more` are error, seconds and traceback."""
-        record = {
-            "id": measurement.id,
-            "name": measurement.name,
-            "function": measurement.path,
-            "settings": dict(measurement.settings),
-            "of": [spec.run_id for spec in measurement.of],
-            "status": "failed" if result is None else "finished",
-            "result": result or {},
-            "error": None,
-            "seconds": 0.0,
-        }
-        write_json(self.record_file(measurement), record | more)
+        record: dict[str, Any] = {"id": measurement.id, "name": measurement.name, "function": measurement.path}
+        record |= {"settings": dict(measurement.settings), "of": [spec.run_id for spec in measurement.of]}
+        record |= {"status": "failed" if result is None else "finished", "result": result or {}}
+        write_json(self.record_file(measurement), {**record, "error": None, "seconds": 0.0, **more})
 
     def record_failure(self, item: WorkItem, error: str, trace: str = "", seconds: float = 0.0) -> None:
         """Record that a run or a measurement failed, and why."""

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from scala_lab.training.distributed import WorkerLauncher, World
     from scala_lab.training.run_dir import RunResult
 
+    Runs = Sequence[RunResult]
+
 T = TypeVar("T")
 
 STEP = "step"
@@ -44,9 +46,7 @@ MATMUL_SECONDS, MATRIX = 0.2, 1024
 """How long matrix products are timed, and the matrices' width, with which nothing but arithmetic counts."""
 
 
-def phases(
-    runs: Sequence[RunResult], *, names: Sequence[str], steps: int, warmup: int, threads: int = 1
-) -> dict[str, Any]:
+def phases(runs: Runs, *, names: list[str], steps: int, warmup: int, threads: int = 1) -> dict[str, Any]:
     """Measure the seconds of each phase of a step in this process, methods in turns, after some steps of warm-up.
 
     Each run stands for a method; only its spec is used. The result has lists over steps, `method:phase` and, for the
@@ -69,14 +69,7 @@ def phases(
 
 
 def step_times(
-    runs: Sequence[RunResult],
-    *,
-    names: Sequence[str],
-    workers: int,
-    steps: int,
-    warmup: int,
-    rate: str | None = None,
-    threads: int = 1,
+    runs: Runs, *, names: list[str], workers: int, steps: int, warmup: int, rate: str | None = None, threads: int = 1
 ) -> dict[str, Any]:
     """Measure steps with some number of workers, which keep `threads` cores busy; see `time_steps`.
 
