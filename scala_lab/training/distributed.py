@@ -43,16 +43,13 @@ GRACE_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class World:
-    """This process's rank among the workers, its device, and torch's key-value store where workers share errors.
-
-    In a silent world nothing is summed, and the workers' weights diverge: only for timings.
-    """
+    """This process's rank among the workers, its device, and torch's key-value store where workers share errors."""
 
     rank: int
     size: int
     device: torch.device
     store: dist.Store | None = None
-    silent: bool = False
+    silent: bool = False  # nothing is summed, so that the workers' weights diverge: only for timings
 
     @property
     def leads(self) -> bool:
