@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,15 +21,15 @@ PHASES = (
 
 
 class Clock:
-    """Adds up the seconds spent in each phase.
+    """Adds up the seconds spent in each phase, from some `seconds` on.
 
     On CUDA a phase is bracketed by two events, so that measuring does not synchronise. They are read once the device
     has passed them; only `totals` waits for that.
     """
 
-    def __init__(self, device_type: str = "cpu") -> None:
+    def __init__(self, device_type: str = "cpu", seconds: Mapping[str, float] | None = None) -> None:
         self._cuda = device_type == "cuda"
-        self._seconds: dict[str, float] = defaultdict(float)
+        self._seconds: dict[str, float] = defaultdict(float, seconds or {})
         self._events: deque[tuple[str, Any, Any]] = deque()
 
     @contextmanager

@@ -12,17 +12,19 @@ Example:
 
 from __future__ import annotations
 
+import bisect
 import functools
 import hashlib
 import json
 import math
+import operator
 import os
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import tyro
 
@@ -227,11 +229,11 @@ class RunSpec:
     @classmethod
     def of(cls, **values: Any) -> RunSpec:
         """Return a spec from flat keywords (`lambda_` or `**{"lambda": x}`); unknown ones are errors."""
-        return _set_leaves(cls(), values, source="RunSpec.of")
+        return _change(cls(), values, source="RunSpec.of")
 
     def override(self, **values: Any) -> RunSpec:
         """Return this spec with some flat keywords changed."""
-        return _set_leaves(self, values, source="override")
+        return _change(self, values, source="override")
 
     @classmethod
     def from_toml(cls, path: Path) -> RunSpec:
@@ -246,21 +248,21 @@ class RunSpec:
             raise UserError(f"config file {path} does not exist") from None
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise UserError(f"config file {path} cannot be read as TOML: {error}") from None
-        return _set_leaves(cls(), values, source=str(path))
+        return _change(cls(), values, source=str(path))
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> RunSpec:
         """Return the spec that `to_dict` wrote."""
-        return _set_leaves(cls(), values, source="spec")
+        return _change(cls(), values, source="spec")
 
     def to_dict(self) -> dict[str, Any]:
         """Return nested plain values, ready for JSON, which has no number for infinity."""
-        nested: dict[str, Any] = {}
-        for leaf in leaves(self):
-            value = list(leaf.value) if isinstance(leaf.value, tuple) else leaf.value
-            value = str(value) if isinstance(value, Path) or value == math.inf else value
-            (nested.setdefault(leaf.part, {}) if leaf.part else nested)[leaf.name] = value
-        return nested
+
+        def plain(value: Any) -> Any:
+            value = list(value) if isinstance(value, tuple) else value
+            return str(value) if isinstance(value, Path) or value == math.inf else value
+
+        return asdict(self, dict_factory=lambda pairs: {name.rstrip("_"): plain(value) for name, value in pairs})
 
     def resolved(self) -> RunSpec:
         """Return this spec, checked, with the defaults of the recipe, the optimizer and the machine filled in."""
@@ -286,13 +288,10 @@ class RunSpec:
 @functools.lru_cache(maxsize=1 << 16)  # studies resolve the same specs very often
 def _resolve(spec: RunSpec) -> RunSpec:
     optimizer = spec.optim.optimizer or find_recipe(spec.recipe.method).optimizer
-    resolved = spec.override(
-        **_method_options(spec),
-        optimizer=optimizer,
-        eps=_default(spec.optim.eps, 1e-8 if optimizer == "adamw" else 1e-6),
-        clip_norm=_default(spec.optim.clip_norm, 1.0 if optimizer == "adamw" else 0.0),
-        groups=spec.optim.groups or ("tensor" if optimizer == "adamw" else "layer"),
-    )
+    eps, clip_norm, groups = (1e-8, 1.0, "tensor") if optimizer == "adamw" else (1e-6, 0.0, "layer")
+    defaults = {"optimizer": optimizer, "eps": eps, "clip_norm": clip_norm, "groups": groups}
+    given = {name: value for name, value in vars(spec.optim).items() if value is not None}
+    resolved = spec.override(**_method_options(spec), **defaults | given)
     _check(resolved)
     return resolved
 
@@ -303,16 +302,12 @@ def _method_options(spec: RunSpec) -> dict[str, Any]:
     defaults = recipe.option_values()
     if recipe.step == "freelb":
         defaults |= FREELB_PUBLISHED.get(spec.data.task.removeprefix("mini-"), {})
-    given = {leaf.name: leaf.value for leaf in leaves(spec.recipe) if leaf.name != "method"}
-    for name, value in given.items():
-        if value is not None and name not in defaults:
+    given = {name.rstrip("_"): value for name, value in spec.recipe.options.items()}
+    for name in given:
+        if name not in defaults:
             takers = [other.name for other in RECIPES.values() if name in STEP_DEFAULTS[other.step]]
             raise UserError(f"method {recipe.name!r} has no option {name!r}; methods that have it: {', '.join(takers)}")
-    return {name: _default(given[name], default) for name, default in defaults.items()}
-
-
-def _default(value: Any, default: Any) -> Any:
-    return default if value is None else value
+    return defaults | given
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -346,7 +341,7 @@ _MINIMUM = {
 
 
 def _check(spec: RunSpec) -> None:
-    values = {leaf.name: leaf.value for leaf in leaves(spec) if leaf.value is not None}
+    values = {name: value for name, value in flat_settings(spec).items() if value is not None}
 
     def refuse(name: str, problem: str) -> NoReturn:
         raise UserError(f"--{name.replace('_', '-')} must be {problem}")
@@ -414,71 +409,54 @@ def plain_epochs(spec: RunSpec) -> float:
 
 def steps_before(epoch: float, spec: RunSpec, rows: int) -> int:
     """Return how many steps of a run begin before an epoch (0-based, fractions allowed), as a delay counts them."""
-    steps, per_epoch = planned_steps(spec, rows), math.ceil(rows / spec.batches.batch_size)
-    step = max(0, math.ceil(min(epoch, spec.optim.epochs) * per_epoch) - 1)  # the product may be rounded up
-    while step < steps and step / per_epoch < epoch:
-        step += 1
-    return min(step, steps)
+    per_epoch = math.ceil(rows / spec.batches.batch_size)
+    return bisect.bisect_left(range(planned_steps(spec, rows)), epoch, key=lambda step: step / per_epoch)
 
 
-def differences(left: RunSpec, right: RunSpec) -> list[str]:
-    """Return the fields in which two specs differ, as `name: left -> right`."""
-    pairs = zip(leaves(left), leaves(right), strict=True)
-    return [f"{old.name}: {old.value} -> {new.value}" for old, new in pairs if old.value != new.value]
+@functools.cache  # most of the time of resolving a spec, if it is not cached
+def _settings() -> dict[str, tuple[str, Any]]:
+    """Return by flat name the path of every setting in a spec (`lambda` is recipe.lambda_) and its type."""
+    parts = typing.get_type_hints(RunSpec)
+    paths = {
+        name.rstrip("_"): (f"{part}.{name}", hint)
+        for part, kind in parts.items()
+        if is_dataclass(kind)
+        for name, hint in typing.get_type_hints(kind).items()
+    }
+    return paths | {name: (name, hint) for name, hint in parts.items() if not is_dataclass(hint)}
 
 
-class Leaf(NamedTuple):
-    """One setting of a spec: its part ('' at the top), its flat name, its field and its value."""
-
-    part: str
-    name: str
-    attribute: str
-    value: Any
+def flat_settings(spec: RunSpec) -> dict[str, Any]:
+    """Return all settings of a spec by flat name, in order."""
+    return {name: operator.attrgetter(path)(spec) for name, (path, _) in _settings().items()}
 
 
-def leaves(spec: Any) -> list[Leaf]:
-    """Return all settings of a spec, in order; the flat name of `lambda_` is lambda."""
-    result: list[Leaf] = []
-    for item in fields(spec):
-        value = getattr(spec, item.name)
-        if is_dataclass(value):
-            result += [leaf._replace(part=item.name) for leaf in leaves(value)]
-        else:
-            result.append(Leaf("", item.name.rstrip("_"), item.name, value))
-    return result
-
-
-def _set_leaves(spec: RunSpec, values: Mapping[str, Any], source: str) -> RunSpec:
+def _change(spec: RunSpec, values: Mapping[str, Any], source: str) -> RunSpec:
     """Return a copy of `spec` with settings changed; keys are flat names, or parts with a table of them."""
-    by_name = {leaf.name: leaf for leaf in leaves(spec)}
-    parts = {leaf.part for leaf in by_name.values() if leaf.part}
+    settings, parts = _settings(), {path.rpartition(".")[0] for path, _ in _settings().values()} - {""}
     changes: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
-        table, where, valid = {key: value}, "", [*by_name, *parts]
+        table, where, valid = {key: value}, "", [*settings, *parts]
         if key in parts and isinstance(value, Mapping):
-            table, where, valid = dict(value), f" in [{key}]", [leaf.name for leaf in leaves(getattr(spec, key))]
-        for name, setting in table.items():
-            leaf = by_name.get(name.rstrip("_"))
-            if leaf is None or leaf.name not in valid:
-                raise UserError(f"{source}: unknown key {name!r}{where}: {nearest(name, valid)}")
-            owner: Any = type(getattr(spec, leaf.part) if leaf.part else spec)
-            hint = _type_hints(owner)[leaf.attribute]
-            changes.setdefault(leaf.part, {})[leaf.attribute] = _as_type(setting, hint, f"{source}: {leaf.name}")
+            table, where = dict(value), f" in [{key}]"
+            valid = [name for name, (path, _) in settings.items() if path.startswith(f"{key}.")]
+        for given, setting in table.items():
+            name = given.rstrip("_")
+            if name not in settings or name not in valid:
+                raise UserError(f"{source}: unknown key {given!r}{where}: {nearest(given, valid)}")
+            path, hint = settings[name]
+            part, _, attribute = path.rpartition(".")
+            changes.setdefault(part, {})[attribute] = _as_type(setting, hint, f"{source}: {name}")
     top = changes.pop("", {})
     return replace(spec, **top, **{part: replace(getattr(spec, part), **change) for part, change in changes.items()})
-
-
-_type_hints = functools.cache(typing.get_type_hints)  # most of the time of resolving a spec, if not cached
 
 
 def _as_type(value: Any, hint: Any, where: str) -> Any:
     """Return the value as its field's type, or raise an error that says what was expected."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        if value is None:
-            return None
         (hint,) = (argument for argument in arguments if argument is not type(None))
-        return _as_type(value, hint, where)
+        return None if value is None else _as_type(value, hint, where)
     if origin is Literal:
         if value not in arguments:
             raise UserError(f"{where} is {value!r}: {nearest(str(value), arguments)}")

@@ -99,6 +99,13 @@ def end_process(code: int) -> NoReturn:
     os._exit(code)
 
 
+def child_pythonpath() -> str:
+    """Return a PYTHONPATH with which another process of this interpreter finds every module that this one finds."""
+    entries = (entry or os.getcwd() for entry in sys.path)
+    own = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix})
+    return os.pathsep.join(dict.fromkeys(entry for entry in entries if not entry.startswith(own)))
+
+
 MAX_WORKERS_PER_CORE = 4
 _PACKAGES = ("torch", "transformers", "datasets", "tokenizers", "safetensors", "numpy", "scipy", "scikit-learn")
 

@@ -15,7 +15,7 @@ from scala_lab.study.tables import data_frame
 from scala_lab.sweep.cells import Measurement
 from scala_lab.timing.calibration import WITHIN, Calibration
 from scala_lab.timing.model import Workload, best_workers, epoch_seconds
-from scala_lab.timing.paper_times import SECONDS, paper_projection
+from scala_lab.timing.paper_times import PARAMETERS, paper_projection
 from studies import method_scalability, scalability
 from studies._timings import BAND, constants_of, error_factors, heldout_rows, measured
 
@@ -37,7 +37,7 @@ def cells(profile: Profile) -> list[Cell]:
     """Return a fit per model of the paper, a calibration of this machine, and the timings of both scalabilities."""
     fits = [
         Cell(Measurement(paper_projection, settings={"model": model, "workers": WORKERS}), kind=PAPER, model=model)
-        for model in SECONDS
+        for model in PARAMETERS
     ]
     if profile.settings.get("device") == "cuda":
         return fits

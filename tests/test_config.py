@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 import sys
+from dataclasses import is_dataclass
 from pathlib import Path
 
 import pytest
 
-from scala_lab.config import RunSpec, differences, leaves
+from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
 from scala_lab.methods.recipes import RECIPES
 from tests.processes import run
@@ -22,7 +23,8 @@ def spec(**values):
 
 
 def test_names_are_unique_over_all_parts_because_they_are_flags():
-    names = [leaf.name for leaf in leaves(RunSpec())]
+    parts = vars(RunSpec())
+    names = [name for part in parts for name in (vars(parts[part]) if is_dataclass(parts[part]) else [part])]
     assert len(names) == len(set(names))
 
 
@@ -90,7 +92,6 @@ def test_every_recipe_resolves_and_comes_back_from_its_record(method):
     again = RunSpec.from_dict(json.loads(json.dumps(resolved.to_dict())))
     assert again == resolved
     assert again.run_id == resolved.run_id
-    assert differences(resolved, again) == []
 
 
 def test_optimizer_decides_its_defaults():

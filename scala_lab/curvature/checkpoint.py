@@ -6,12 +6,10 @@ The rows depend on the task, their number and the seed alone: two methods are co
 from __future__ import annotations
 
 import os
-import pickle
-import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,7 +25,7 @@ from scala_lab.data.tokens import Padding, TokenSplit, collate, cut_by_length
 from scala_lab.errors import UserError
 from scala_lab.machine import launched_workers, warn_of_crowded_cores
 from scala_lab.models.loading import load_classifier, to_float64
-from scala_lab.training.distributed import World, join_world, run_workers, work
+from scala_lab.training.distributed import World, join_world, run_workers
 from scala_lab.training.preparation import Prepared, admit_model, prepare, prepare_data
 from scala_lab.training.progress import CountBar
 
@@ -189,17 +187,7 @@ def measure_sharpness(options: SharpnessOptions) -> Results:
 
 def measure_by_workers(options: SharpnessOptions) -> Results:
     """Start the workers and return the results of the first one; all have the same."""
-    with tempfile.TemporaryDirectory(prefix="scala-lab-") as folder:
-        Path(folder, "options").write_bytes(pickle.dumps(options))
-        run_workers("scala_lab.curvature.checkpoint", {"folder": folder}, options.machine)
-        return pickle.loads(Path(folder, "results").read_bytes())
-
-
-def _worker(job: dict[str, Any]) -> None:
-    folder = Path(job["folder"])
-    results = measure_sharpness(pickle.loads((folder / "options").read_bytes()))
-    if os.environ["RANK"] == "0":
-        (folder / "results").write_bytes(pickle.dumps(results))
+    return run_workers(partial(measure_sharpness, options), options.machine)
 
 
 def _measure_checkpoint(
@@ -218,9 +206,9 @@ def _measure_checkpoint(
     group = dist.group.WORLD if world.size > 1 else None
     sets, density = [], None
     for number, batches in enumerate(loaded.sets, start=1):
-        bar.start(f"{checkpoint} ({number}/{options.repeats})" if options.repeats > 1 else str(checkpoint), "products")
+        bar.begin(f"{checkpoint} ({number}/{options.repeats})" if options.repeats > 1 else str(checkpoint), "products")
         started = time.perf_counter()
-        op = HessianOperator(loaded.model, batches, budget=over.budget, group=group, on_product=bar.advance)
+        op = HessianOperator(loaded.model, batches, budget=over.budget, group=group, on_product=bar.count)
         loss = op.loss()
         if not np.isfinite(loss):
             raise UserError(f"{checkpoint}: the mean loss over these rows is {loss}, which has no curvature")
@@ -305,7 +293,3 @@ def short_names(checkpoints: Sequence[Path]) -> dict[str, str]:
     paths = [Path(os.path.abspath(checkpoint)) for checkpoint in checkpoints]
     common = os.path.commonpath([path.parent for path in paths])
     return {str(checkpoint): os.path.relpath(path, common) for checkpoint, path in zip(checkpoints, paths, strict=True)}
-
-
-if __name__ == "__main__":
-    work(sys.argv[1], _worker)

@@ -238,8 +238,8 @@ def _around(options: LandscapeOptions, device: torch.device, bar: CountBar) -> I
         if options.directions == "random":
             first, second = (filter_normalised(model, seed) for seed in (2 * over.seed, 2 * over.seed + 1))
         else:
-            bar.start(name, "products")
-            op = HessianOperator(model, batches, budget=over.budget, on_product=bar.advance)
+            bar.begin(name, "products")
+            op = HessianOperator(model, batches, budget=over.budget, on_product=bar.count)
             top = top_eigenpairs(op, 2, options.tol, max_products=options.max_products, seed=over.seed)
             first, second = eigenvector_directions(top, op.gradient())
             record |= top.record()
@@ -282,11 +282,11 @@ def _view(
     model, batches, span, between = loaded.model, loaded.sets[0], options.x_span, options.directions == "between"
     steps, side = options.line_points, options.plane_points
     directions = [] if not steps else [x] if between else [x, y]
-    bar.start(name, "points", total=len(directions) * steps + side**2)
-    lines = [slice_1d(model, batches, direction, steps, span, on_point=bar.advance) for direction in directions]
+    bar.begin(name, "points", total=len(directions) * steps + side**2)
+    lines = [slice_1d(model, batches, direction, steps, span, on_point=bar.count) for direction in directions]
     plane = None
     if side:
-        plane = slice_2d(model, batches, (x, y), side, span, y_span=options.y_span, on_point=bar.advance)
+        plane = slice_2d(model, batches, (x, y), side, span, y_span=options.y_span, on_point=bar.count)
     if between and lines:
         record["barrier"] = barrier(lines[0], record["loss"], record["other_loss"])
     return View(name, record, (x.label, y.label), lines, plane, loaded.unit)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scala_lab.config import RunSpec, leaves
+from scala_lab.config import RunSpec, flat_settings
 from scala_lab.errors import UserError
 from scala_lab.files import check_writable, new_folder, write_json, write_text
 from scala_lab.methods.recipes import find_recipe
@@ -351,12 +351,12 @@ def train_command(spec: Mapping[str, Any]) -> str:
     run = RunSpec.from_dict(dict(spec))
     task, method = run.data.task, run.recipe.method
     plain = RunSpec.of(method=method, task=task, optimizer=run.optim.optimizer, device=run.machine.device)
-    defaults = {leaf.name: leaf.value for leaf in leaves(plain.resolved())}
+    defaults = flat_settings(plain.resolved())
     defaults |= {"optimizer": find_recipe(method).optimizer, "threads": None, "device": None}
     words = ["scala-lab", "train", "--task", task, "--method", method]
-    for leaf in leaves(run):
-        if leaf.name not in ("task", "method") and leaf.value != defaults[leaf.name]:
-            words += _flag(leaf.name, leaf.value, optional=leaf.part == "recipe")
+    for name, value in flat_settings(run).items():
+        if name not in ("task", "method") and value != defaults[name]:
+            words += _flag(name, value, optional=hasattr(run.recipe, name))
     return shlex.join(words)
 
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +60,10 @@ class Measurement:
     def compute(self, runs: Sequence[RunResult]) -> dict[str, Any]:
         """Call the function on the trained runs, given in the order of `of`."""
         return self.function(runs, **self.settings)
+
+    def resolved(self) -> Measurement:
+        """Return this with every default of its runs filled in."""
+        return replace(self, of=tuple(spec.resolved() for spec in self.of))
 
 
 WorkItem = RunSpec | Measurement

@@ -12,7 +12,7 @@ import platform
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -96,18 +96,14 @@ def expected_cost(item: WorkItem, branch: bool = False) -> float:
 
 
 @dataclass(frozen=True)
-class SweepEstimate:
-    """The work of a sweep: different runs and measurements, and the sums of the `Plan` of all runs, and the time.
+class SweepEstimate(Plan):
+    """The work of a sweep: the sums of the plans of all runs, how many runs and measurements it has, and the time.
 
     `seconds` is None where the time cannot be estimated; `notes` say why, or what the time leaves out.
     """
 
     runs: int
     measurements: int
-    epochs: float
-    shared_epochs: float
-    steps: int
-    forward_passes: float
     seconds: float | None
     notes: list[str]
 
@@ -123,12 +119,9 @@ def estimate(cells: Iterable[Cell], store: RunStore, processes: int | None = Non
     trunks = find_trunks(runs)
     plans = {spec: plan(spec, branch=key in trunks) for key, spec in runs.items()}
     measurements = [item for item in items.values() if isinstance(item, Measurement)]
-    sums = {
-        name: sum(getattr(work, name) for work in plans.values())
-        for name in ("epochs", "shared_epochs", "steps", "forward_passes")
-    }
+    sums = {item.name: sum(getattr(work, item.name) for work in plans.values()) for item in fields(Plan)}
     seconds, notes = _seconds(plans, measurements, store, processes)
-    return SweepEstimate(len(plans), len(measurements), **sums, seconds=seconds, notes=notes)
+    return SweepEstimate(**sums, runs=len(plans), measurements=len(measurements), seconds=seconds, notes=notes)
 
 
 def _seconds(
@@ -156,7 +149,8 @@ def run_seconds(spec: RunSpec, work: Plan) -> float:
     """Estimate the seconds of a run that has this machine to itself; raises what `measure_speed` does."""
     speed = measure_speed(spec)
     passes = (work.forward_passes + work.evaluations) / spec.machine.workers
-    return speed.start + passes * mean_tokens(spec) * speed.per_token + work.steps * speed.per_update
+    mean_tokens = float(_sample(all_rows(spec.data), spec.encoder.model).train.lengths.mean())
+    return speed.start + passes * mean_tokens * speed.per_token + work.steps * speed.per_update
 
 
 def _mean_seconds(store: RunStore) -> dict[str, float]:
@@ -192,11 +186,6 @@ def measure_speed(spec: RunSpec) -> Speed:
     with contextlib.suppress(OSError):  # a cache only ever saves time
         write_json(path, asdict(speed))
     return speed
-
-
-def mean_tokens(spec: RunSpec) -> float:
-    """Return the mean number of tokens of the rows in the sample."""
-    return float(_sample(all_rows(spec.data), spec.encoder.model).train.lengths.mean())
 
 
 @functools.lru_cache(maxsize=32)
@@ -301,9 +290,8 @@ class Pace:
 def describe_seconds(seconds: float) -> str:
     """Write a duration in the unit that people would use.
 
-    Example:
-        >>> describe_seconds(45), describe_seconds(600), describe_seconds(100_000)
-        ('45 s', '10 min', '27.8 h')
+    >>> describe_seconds(45), describe_seconds(600), describe_seconds(100_000)
+    ('45 s', '10 min', '27.8 h')
     """
     if seconds < 100:
         return f"{seconds:.0f} s"

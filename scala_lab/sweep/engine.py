@@ -6,12 +6,9 @@ again, and two sweeps on one store share the work.
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-import sys
 import time
-import traceback
 from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +25,7 @@ from rich.text import Text
 from scala_lab.config import RunSpec, plain_epochs
 from scala_lab.errors import UserError
 from scala_lab.files import check_writable
-from scala_lab.sweep.cells import Cell, Job, Measurement, WorkItem, find_trunks, key_of, runs_alone
+from scala_lab.sweep.cells import Cell, Job, Measurement, find_trunks, key_of, runs_alone
 from scala_lab.sweep.cost import Pace, describe_seconds, expected_cost
 from scala_lab.sweep.store import ENDED, Records, RunStore, check_same_inputs, unique_items
 
@@ -44,6 +41,8 @@ STDERR_CHARACTERS = 2000
 
 Outcome = Literal["done", "locked", "died"]
 """done: its record says how it ended; locked: another process works on it; died: its process ended without a record."""
+
+Costs = Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -70,9 +69,9 @@ class Executor(AbstractContextManager["Executor"]):
     def running(self) -> list[Job]:
         """Return the jobs that run now, or ran when that was last asked."""
 
-    @abstractmethod
     def at_once(self) -> float:
         """Return about how many jobs run side by side, to estimate the time that is left."""
+        return max(1, len(self.running()))
 
 
 def run_sweep(
@@ -95,17 +94,10 @@ def run_sweep(
     """
     cells, root = list(cells), store.root.absolute()
     check_writable(store.root, "a store of runs is a folder")
-    items = {key: _resolved(item) for key, item in unique_items(cells).items()}
-    jobs = {key: Job(item, root, save_every, retry_failed) for key, item in items.items()}
+    # resolved here, so that an item is the same on a machine with another number of cores
+    jobs = {key: Job(item.resolved(), root, save_every, retry_failed) for key, item in unique_items(cells).items()}
     _Sweep(jobs, store, executor, Console(stderr=True, quiet=not progress)).run()
     return store.records(cells)
-
-
-def _resolved(item: WorkItem) -> WorkItem:
-    """Fill in every default here, so that the item is the same on a machine with another number of cores."""
-    if isinstance(item, Measurement):
-        return replace(item, of=tuple(spec.resolved() for spec in item.of))
-    return item.resolved()
 
 
 class _Sweep:
@@ -176,28 +168,24 @@ class _Sweep:
         return ready
 
     def _handle(self, ending: Ending) -> None:
-        if ending.outcome == "done":
-            self._end(ending.key)
-        elif ending.outcome == "locked":
-            self.locked.add(ending.key)
-        else:
-            self._retry_or_fail(ending)
-
-    def _retry_or_fail(self, ending: Ending) -> None:
-        """Try again a job whose process died, unless it died twice at the same step."""
+        """Take note of an ending; a job whose process died is tried again, unless it died twice at the same step."""
         key, item = ending.key, self.left[ending.key].item
-        record = self.store.record(item) if isinstance(item, RunSpec) else None
-        steps = record["steps_done"] if record is not None else 0
-        if self.steps_at_death.get(key) != steps:
-            self.steps_at_death[key] = steps
-            self.started.discard(key)
+        if ending.outcome == "done":
+            self._end(key)
             return
-        with self.store.lock(item) as acquired:
-            if acquired:
-                self.store.record_failure(item, f"tried twice: {ending.detail}")
-                self._end(key)
-            else:
-                self.locked.add(key)
+        if ending.outcome == "died":
+            record = self.store.record(item) if isinstance(item, RunSpec) else None
+            steps = record["steps_done"] if record is not None else 0
+            if self.steps_at_death.get(key) != steps:
+                self.steps_at_death[key] = steps
+                self.started.discard(key)
+                return
+            with self.store.lock(item) as acquired:
+                if acquired:
+                    self.store.record_failure(item, f"tried twice: {ending.detail}")
+                    self._end(key)
+                    return
+        self.locked.add(key)
 
     def _check_locked(self) -> None:
         """End the jobs that other processes have completed, and take over those that they unlocked unfinished."""
@@ -236,12 +224,7 @@ class SweepView(AbstractContextManager["SweepView"]):
     """
 
     def __init__(
-        self,
-        jobs: Mapping[str, Job],
-        costs: Mapping[str, float],
-        left_costs: Mapping[str, float],
-        statuses: Mapping[str, str],
-        console: Console,
+        self, jobs: Mapping[str, Job], costs: Costs, left_costs: Costs, statuses: Mapping[str, str], console: Console
     ) -> None:
         self._jobs, self._costs, self._left_costs = jobs, costs, left_costs
         self._statuses, self._console = dict(statuses), console
@@ -329,7 +312,7 @@ def _train(store: RunStore, job: Job, spec: RunSpec, train: Callable[..., object
     options: dict[str, Any] = {"save_every": job.save_every, "keep_states": job.keep_states}
     try:
         if job.trunk is not None and kept_state(job.trunk, spec) is not None:
-            options["trunk"] = str(job.trunk)
+            options["trunk"] = job.trunk
         (train or training.train)(spec, store.run_folder(spec), resume=True, **options)
     except FolderInUse:
         return "locked"
@@ -373,19 +356,9 @@ def _reset_process(threads: int) -> None:
     random.seed(0)
 
 
-def _describe(error: Exception) -> tuple[str, str | None]:
+def _describe(error: Exception) -> tuple[str, str]:
     """Return a sentence and, unless the user made a mistake, the traceback."""
-    from scala_lab.training.distributed import WorkerFailure
+    from scala_lab.training.distributed import Fault, WorkerFailure
 
-    if isinstance(error, UserError):
-        return str(error), None
-    if isinstance(error, WorkerFailure):
-        return error.fault.sentence, error.fault.trace or None
-    return f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
-
-
-def child_pythonpath() -> str:
-    """Return a PYTHONPATH with which another process of this interpreter finds every module that this one finds."""
-    entries = (entry or os.getcwd() for entry in sys.path)
-    own = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix})
-    return os.pathsep.join(dict.fromkeys(entry for entry in entries if not entry.startswith(own)))
+    fault = error.fault if isinstance(error, WorkerFailure) else Fault.of(error)
+    return fault.sentence, fault.trace

@@ -20,9 +20,9 @@ from typing import IO
 
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
-from scala_lab.machine import LAUNCHER, end_process, end_with_launcher, usable_cores
+from scala_lab.machine import LAUNCHER, child_pythonpath, end_process, end_with_launcher, usable_cores
 from scala_lab.sweep.cells import Job
-from scala_lab.sweep.engine import STDERR_CHARACTERS, Ending, Executor, carry_out, child_pythonpath
+from scala_lab.sweep.engine import STDERR_CHARACTERS, Ending, Executor, carry_out
 
 READY = "ready"
 MAX_FAILED_STARTS = 3
@@ -76,10 +76,9 @@ class LocalPool(Executor):
     def _start_jobs(self) -> None:
         for job in list(self._queue):
             running = self.running()
+            has_room = not running or sum(map(self._cores_of, [*running, job])) <= self._cores
             if self.processes is not None:
                 has_room = len(running) < self.processes
-            else:
-                has_room = not running or sum(map(self._cores_of, [*running, job])) <= self._cores
             if has_room:
                 self._queue.remove(job)
                 self._idle_worker().start(job)
@@ -151,9 +150,8 @@ class _Worker:
         """Return how the process ended and the end of its stderr."""
         code = self.process.wait()
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        size = self._stderr.seek(0, os.SEEK_END)
-        self._stderr.seek(max(0, size - STDERR_CHARACTERS))
-        said = self._stderr.read().decode(errors="replace").strip()
+        self._stderr.seek(0)
+        said = self._stderr.read().decode(errors="replace")[-STDERR_CHARACTERS:].strip()
         return f"process {how}" + (f", saying: {said}" if said else "")
 
 

@@ -8,7 +8,6 @@ nodes has one torchrun per node, started by srun from the job's first node, wher
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
 import os
 import shutil
@@ -25,8 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
+from scala_lab.machine import child_pythonpath
 from scala_lab.sweep.cells import Job, Measurement
-from scala_lab.sweep.engine import STDERR_CHARACTERS, Ending, Executor, Outcome, carry_out, child_pythonpath
+from scala_lab.sweep.engine import STDERR_CHARACTERS, Ending, Executor, Outcome, carry_out
 
 if TYPE_CHECKING:
     import submitit
@@ -58,15 +58,14 @@ class Resources:
     """What a job with one task per node requests: nodes, and the cores and GPUs of each."""
 
     nodes: int
-    cpus: int
-    gpus: int
+    cpus_per_task: int
+    gpus_per_node: int
     exclusive: bool = False
 
     def parameters(self) -> dict[str, int]:
         """Return options of sbatch by name, as submitit spells them."""
-        optional = {"gpus_per_node": self.gpus, "exclusive": self.exclusive}
-        required = {"nodes": self.nodes, "ntasks_per_node": 1, "cpus_per_task": self.cpus}
-        return required | {name: value for name, value in optional.items() if value}
+        requested = {name: value for name, value in vars(self).items() if value}
+        return {"nodes": self.nodes, "ntasks_per_node": 1} | requested
 
 
 def torchrun_command(
@@ -76,7 +75,7 @@ def torchrun_command(
 
     All workers meet at `endpoint`, a `host:port` of the job's first node; `options` are further ones of torchrun.
     """
-    tasks = [f"--nodes={resources.nodes}", f"--ntasks={resources.nodes}", f"--cpus-per-task={resources.cpus}"]
+    tasks = [f"--nodes={resources.nodes}", f"--ntasks={resources.nodes}", f"--cpus-per-task={resources.cpus_per_task}"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={resources.nodes}"]
     rendezvous = ["--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", f"--rdzv-id={job_id}"]
     return ["srun", *tasks, "--kill-on-bad-exit=1"], [*torchrun, f"--nproc-per-node={workers}", *options, *rendezvous]
@@ -84,18 +83,18 @@ def torchrun_command(
 
 def train_over_nodes(spec: RunSpec, out: Path, *, resources: Resources, **options: Any) -> None:
     """Train a run from the first node of this SLURM job, with one torchrun on each node."""
-    from scala_lab.training.distributed import find_fault, raise_failure, reserved_port
+    from scala_lab.training.distributed import find_fault, raise_failure, reserved_port, worker_arguments
+    from scala_lab.training.train import RunOptions, train_worker
 
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".errors-", dir=out.parent) as errors, reserved_port("") as port:
-        endpoint = f"{socket.gethostname()}:{port.getsockname()[1]}"
+    with tempfile.TemporaryDirectory(prefix=".errors-", dir=out.parent) as name, reserved_port("") as port:
+        endpoint, folder = f"{socket.gethostname()}:{port.getsockname()[1]}", Path(name)
         workers = spec.machine.workers // resources.nodes
         srun, torchrun = torchrun_command(resources, workers, endpoint, os.environ["SLURM_JOB_ID"])
-        job = {"spec": spec.to_dict(), "out": str(out), "options": options, "errors": errors}
-        command = [*srun, *torchrun, "-m", "scala_lab.training.train", json.dumps(job)]
-        ended = subprocess.run(command, check=False)
+        call = worker_arguments(folder, partial(train_worker, spec, out, RunOptions(**options)))
+        ended = subprocess.run([*srun, *torchrun, *call], check=False)
         if ended.returncode != 0:
-            raise_failure(find_fault(Path(errors), spec.machine.workers, {}, ended.returncode), out)
+            raise_failure(find_fault(folder, spec.machine.workers, {}, ended.returncode), out)
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,12 @@ class SlurmCluster(Executor):
 
     def __init__(self, options: SlurmOptions, max_jobs: int | None = None, poll_seconds: float = 5.0) -> None:
         self.options, self.max_jobs, self.poll_seconds = options, max_jobs or 256, poll_seconds
-        self._settings = dict(map(_parse_setting, options.sbatch))
+        self._settings: dict[str, str] = {}
+        for text in options.sbatch:
+            name, _, value = text.partition("=")
+            if not (name and value):
+                raise UserError(f"--sbatch takes name=value, not {text!r}")
+            self._settings[name] = value
         if importlib.util.find_spec("submitit") is None:
             raise UserError("sweeps on a cluster need the package submitit: pip install 'scala-lab[cluster]'")
         if shutil.which("sbatch") is None:
@@ -169,10 +173,6 @@ class SlurmCluster(Executor):
         """Return the jobs that ran when the queue was last read."""
         return [job for job, handle in self._submitted.values() if self._states.get(handle.job_id) == "RUNNING"]
 
-    def at_once(self) -> float:
-        """Return how many jobs run."""
-        return max(1, len(self.running()))
-
     def _resources(self, job: Job) -> Resources:
         if isinstance(job.item, Measurement):
             return Resources(1, job.cores, 0, job.item.alone)
@@ -196,7 +196,7 @@ class SlurmCluster(Executor):
             time=self.options.minutes,
             array_parallelism=self.max_jobs,
             setup=[f"export PYTHONPATH={child_pythonpath()!r}", *self.options.setup],
-            srun_args=[f"--cpus-per-task={resources.cpus}"],  # which srun no longer takes from sbatch
+            srun_args=[f"--cpus-per-task={resources.cpus_per_task}"],  # which srun no longer takes from sbatch
             use_srun=resources.nodes == 1,  # else the job's one process starts srun itself, when it has the lock
             **resources.parameters(),
             **{name: value for name, value in optional.items() if value},
@@ -232,10 +232,3 @@ class SlurmCluster(Executor):
         said = (handle.stderr() or "")[-STDERR_CHARACTERS:].strip()
         detail = f"SLURM job {handle.job_id} left the queue without a result" + (f", saying: {said}" if said else "")
         return Ending(job.key, "died", detail=detail)
-
-
-def _parse_setting(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name and equals and value):
-        raise UserError(f"--sbatch takes name=value, not {text!r}")
-    return name, value

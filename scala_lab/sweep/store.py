@@ -112,9 +112,11 @@ class RunStore:
         """The folder of a spec's run, whether it exists yet or not."""
         return self.root / "runs" / spec.name
 
-    def measurement_file(self, measurement: Measurement) -> Path:
-        """The file of a measurement's record, whether it exists yet or not."""
-        return self.root / "measurements" / f"{measurement.id}.json"
+    def record_file(self, item: WorkItem) -> Path:
+        """The file of a run's or a measurement's record, whether it exists yet or not."""
+        if isinstance(item, Measurement):
+            return self.root / "measurements" / f"{item.id}.json"
+        return self.run_folder(item) / "run.json"
 
     def run(self, spec: RunSpec) -> RunResult | None:
         """Read the run of a spec, whatever its status, or None."""
@@ -127,7 +129,7 @@ class RunStore:
         if isinstance(item, RunSpec):
             run = self.run(item)
             return None if run is None else run.record
-        file = self.measurement_file(item)
+        file = self.record_file(item)
         try:
             record = json.loads(file.read_bytes())
             if not {"id", "status", "result"} <= set(record):
@@ -191,20 +193,12 @@ class RunStore:
 
     def record_measurement(self, measurement: Measurement, result: dict[str, Any] | None, **more: Any) -> None:
         """Record a measurement, which failed if it has no result; `more` are error, seconds and traceback."""
-        record = {
-            "id": measurement.id,
-            "name": measurement.name,
-            "function": measurement.path,
-            "settings": dict(measurement.settings),
-            "of": [spec.run_id for spec in measurement.of],
-            "status": "failed" if result is None else "finished",
-            "result": result or {},
-            "error": None,
-            "seconds": 0.0,
-        }
-        write_json(self.measurement_file(measurement), record | more)
+        record: dict[str, Any] = {"id": measurement.id, "name": measurement.name, "function": measurement.path}
+        record |= {"settings": dict(measurement.settings), "of": [spec.run_id for spec in measurement.of]}
+        record |= {"status": "failed" if result is None else "finished", "result": result or {}}
+        write_json(self.record_file(measurement), {**record, "error": None, "seconds": 0.0, **more})
 
-    def record_failure(self, item: WorkItem, error: str, trace: str | None = None, seconds: float = 0.0) -> None:
+    def record_failure(self, item: WorkItem, error: str, trace: str = "", seconds: float = 0.0) -> None:
         """Record that a run or a measurement failed, and why."""
         why = {"error": error, "traceback": trace} if trace else {"error": error}
         if isinstance(item, Measurement):
@@ -215,16 +209,13 @@ class RunStore:
             **{"id": spec.run_id, "name": spec.name, "spec": spec.to_dict(), "fingerprints": {}, "metrics": {}},
             **{"steps": 0, "steps_done": 0, "skipped_rows": {}},
         }
-        write_json(self.run_folder(item) / "run.json", {**record, "status": "failed", **why})
+        write_json(self.record_file(item), {**record, "status": "failed", **why})
 
     def forget_failure(self, item: WorkItem) -> None:
         """Delete the record of what failed, so that it is tried again; a run's saved state stays."""
-        if isinstance(item, Measurement):
-            self.measurement_file(item).unlink(missing_ok=True)
-            return
-        run = self.run(item)
-        if run is not None and not run.record["fingerprints"]:  # it failed before its inputs were known
-            (run.folder / "run.json").unlink()
+        record = self.record(item) or {}
+        if not record.get("fingerprints"):  # a measurement, or a run that failed before its inputs were known
+            self.record_file(item).unlink(missing_ok=True)
 
 
 def unique_items(cells: Iterable[Cell]) -> dict[str, WorkItem]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from scala_lab.data.tokens import TokenSplit
 from scala_lab.machine import usable_cores
 from scala_lab.timing.harness import TimedTraining, barrier, time_call, time_in_workers, undisturbed
 from scala_lab.timing.hosts import open_hosts, unsupported_reason
-from scala_lab.timing.model import FREE, Compute, Link, Load, Network, StepModel, fit_compute, fit_link, planned_load
+from scala_lab.timing.model import FREE, Compute, Link, StepModel, fit_compute, fit_link, planned_load
 
 if TYPE_CHECKING:
     from scala_lab.training.distributed import World
@@ -63,23 +63,17 @@ class Calibration:
     def model(self, link: str = WITHIN, per_host: int | None = None) -> StepModel:
         """Build a time model for hosts of `per_host` workers; default what fills this one, or 1 if not `WITHIN`."""
         per_host = per_host or (self.cores if link == WITHIN else 1)
-        network = Network(self.links.get(WITHIN, FREE), self.links.get(link, FREE), per_host)
+        network = (self.links.get(WITHIN, FREE), self.links.get(link, FREE), per_host)
         constants = (self.plain, self.noise, self.update, self.gradient_bytes)
-        return StepModel(*constants, network, self.crowding, self.update_crowding)
+        return StepModel(*constants, *network, self.crowding, self.update_crowding)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values and lists, ready for JSON; an infinite bandwidth is None."""
-        links = self.links.values()
-        return {
-            "plain": list(astuple(self.plain)),
-            "noise": list(astuple(self.noise)),
-            "optimizers": list(self.update),
-            "update": list(self.update.values()),
-            **{name: getattr(self, name) for name in ("gradient_bytes", "crowding", "update_crowding", "cores")},
-            "links": list(self.links),
-            "latency": [link.latency for link in links],
-            "bandwidth": [link.bandwidth if math.isfinite(link.bandwidth) else None for link in links],
-        }
+        update = {"optimizers": list(self.update), "update": list(self.update.values())}
+        latency = [link.latency for link in self.links.values()]
+        bandwidth = [link.bandwidth if math.isfinite(link.bandwidth) else None for link in self.links.values()]
+        values = {**vars(self), "plain": list(self.plain), "noise": list(self.noise), **update}
+        return values | {"links": list(self.links), "latency": latency, "bandwidth": bandwidth}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Calibration:
@@ -103,20 +97,13 @@ def calibrate(spec: RunSpec, rates: Sequence[str] = (), seconds: float = PIECE_S
     `rates` are of links between two hosts of this machine to measure as well; a UserError where it cannot have hosts.
     """
     spec = spec.override(workers=1, max_steps=1).resolved()
-    cores = max(1, _workers_per_host(spec))
-    pieces = time_in_workers(measure_pieces, {"": spec.override(workers=cores)}, {"seconds": seconds})
-    timed = [pieces[kind] for kind in ("plain", "noise")]
-    plain, noise = (fit_compute([Load(**load) for load in kind["loads"]], kind["alone"]) for kind in timed)
-    update = {name: point["alone"][0] for name, point in pieces["updates"].items()}
-    crowding, update_crowding, links = 1.0, 1.0, {}
-    if cores > 1:
-        crowding, update_crowding = _crowding([pieces["crowd"]]), _crowding(pieces["updates"].values())
-        links[WITHIN] = fit_link(pieces["messages"]["bytes"], pieces["messages"]["seconds"], cores)
+    here = {"": spec.override(workers=max(1, _workers_per_host(spec)))}
+    measured: Calibration = time_in_workers(measure_pieces, here, {"seconds": seconds})
+    links = dict(measured.links)
     for rate in rates:
         with open_hosts(2, rate) as hosts:
-            messages = time_in_workers(measure_messages, {"": spec.override(workers=2)}, {"seconds": seconds}, hosts)
-        links[rate] = fit_link(messages["bytes"], messages["seconds"], 2)
-    return Calibration(plain, noise, update, float(pieces["gradient_bytes"]), crowding, update_crowding, cores, links)
+            links[rate] = time_in_workers(measure_messages, {"": spec.override(workers=2)}, {"seconds": seconds}, hosts)
+    return replace(measured, links=links)
 
 
 def _workers_per_host(spec: RunSpec) -> int:
@@ -134,24 +121,24 @@ def _crowding(timings: Iterable[Mapping[str, list[float]]]) -> float:
     return max(1.0, float(np.exp(np.mean(ratios))))
 
 
-def measure_pieces(specs: Mapping[str, RunSpec], world: World, *, seconds: float) -> dict[str, Any]:
-    """Measure the pieces of a step, each for about so long, as one of the workers; the first one's result is complete.
+def measure_pieces(specs: Mapping[str, RunSpec], world: World, *, seconds: float) -> Calibration | None:
+    """Measure the pieces of a step, each for about so long, as one of the workers; only the first one has a result."""
+    timer, crowded = _PieceTimer(specs, world, seconds), world.size > 1
+    computing = [timer.computing(kind, SHAPES) for kind in ("plain", "noise")]
+    crowd = [timer.computing("plain", CROWD, together=True)] if crowded else []
+    updates = {name: timer.update(name) for name in ("adamw", "lamb")}
+    links: dict[str, Any] = {WITHIN: timer.messages()} if crowded else {}
+    if not world.leads:
+        return None
+    plain, noise = (fit_compute(kind["loads"], kind["alone"]) for kind in computing)
+    update = {name: timing["alone"][0] for name, timing in updates.items()}
+    slowed, update_slowed = (_crowding(timings) if crowded else 1.0 for timings in (crowd, updates.values()))
+    size = float(timer.training.gradient.flat.nbytes)
+    return Calibration(plain, noise, update, size, slowed, update_slowed, world.size, links)
 
-    It has `loads` and seconds `alone` of `plain` and `noise` by shape, and of all workers `together` too of the `crowd`
-    and of `updates` by optimizer; and `bytes` and `seconds` of all-reduces as `messages`.
-    """
-    timer = _PieceTimer(specs, world, seconds)
-    pieces: dict[str, Any] = {kind: timer.computing(kind, SHAPES) for kind in ("plain", "noise")}
-    if world.size > 1:
-        pieces["crowd"] = timer.computing("plain", CROWD, together=True)
-    pieces["updates"] = {name: timer.update(name) for name in ("adamw", "lamb")}
-    if world.size > 1:
-        pieces["messages"] = timer.messages()
-    return pieces | {"gradient_bytes": timer.training.gradient.flat.nbytes}
 
-
-def measure_messages(specs: Mapping[str, RunSpec], world: World, *, seconds: float) -> dict[str, list[float]]:
-    """Measure only the messages of `measure_pieces`."""
+def measure_messages(specs: Mapping[str, RunSpec], world: World, *, seconds: float) -> Link | None:
+    """Measure only the link of `measure_pieces`."""
     return _PieceTimer(specs, world, seconds).messages()
 
 
@@ -176,7 +163,7 @@ class _PieceTimer:
         """Time a step's computing by shape, beside the loads; shapes take turns, as batches of a run do."""
         self.training.step_function = self.steps[kind]
         plans = [self.batches[shape][0] for shape in shapes]
-        loads = [vars(planned_load(plan, 0)) for plan in plans]
+        loads = [planned_load(plan, 0) for plan in plans]
         return {"loads": loads, **self._repeat([partial(self._accumulate, shape) for shape in shapes], together)}
 
     def update(self, optimizer: str) -> dict[str, list[float]]:
@@ -188,8 +175,8 @@ class _PieceTimer:
         self.training.optimizer = build_optimizer(self.training.model, optim, 1e-6)
         return self._repeat([lambda: self.training.update(0)], together=True, fill_caches=True)
 
-    def messages(self) -> dict[str, list[float]]:
-        """Time all-reduces by their bytes: those of the worker that comes last and waits for nobody."""
+    def messages(self) -> Link | None:
+        """Fit the link to timed all-reduces, those of the worker that comes last and waits for nobody."""
         import torch
 
         sizes = (*MESSAGES, self.training.gradient.flat.nbytes)
@@ -197,8 +184,8 @@ class _PieceTimer:
         rounds = self._rounds(lambda: [self._attempt(send, fill_caches=True)[0] for send in sends])
         everyone = self.world.gather(rounds)  # (workers, rounds, sizes)
         if everyone is None:
-            return {}
-        return {"bytes": list(map(float, sizes)), "seconds": np.median(np.min(everyone, axis=0), axis=0).tolist()}
+            return None
+        return fit_link(sizes, np.median(np.min(everyone, axis=0), axis=0).tolist(), self.world.size)
 
     def _repeat(self, pieces: list[Callable[[], Any]], together: bool, fill_caches: bool = False) -> dict[str, Any]:
         """Time pieces in turns; only the first worker has a result.

@@ -11,23 +11,17 @@ something is timed.
 
 from __future__ import annotations
 
-import importlib
-import json
-import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
+from numpy.polynomial import Polynomial
 
-from scala_lab.config import RunSpec
-from scala_lab.files import write_json
+from scala_lab.config import MachineSpec, RunSpec
 from scala_lab.methods.cost import passes_per_sample
 from scala_lab.timing.hosts import open_hosts, unsupported_reason
 from scala_lab.timing.model import planned_load
@@ -37,6 +31,8 @@ if TYPE_CHECKING:
 
     from scala_lab.training.distributed import WorkerLauncher, World
     from scala_lab.training.run_dir import RunResult
+
+    Runs = Sequence[RunResult]
 
 T = TypeVar("T")
 
@@ -50,9 +46,7 @@ MATMUL_SECONDS, MATRIX = 0.2, 1024
 """How long matrix products are timed, and the matrices' width, with which nothing but arithmetic counts."""
 
 
-def phases(
-    runs: Sequence[RunResult], *, names: Sequence[str], steps: int, warmup: int, threads: int = 1
-) -> dict[str, Any]:
+def phases(runs: Runs, *, names: list[str], steps: int, warmup: int, threads: int = 1) -> dict[str, Any]:
     """Measure the seconds of each phase of a step in this process, methods in turns, after some steps of warm-up.
 
     Each run stands for a method; only its spec is used. The result has lists over steps, `method:phase` and, for the
@@ -75,14 +69,7 @@ def phases(
 
 
 def step_times(
-    runs: Sequence[RunResult],
-    *,
-    names: Sequence[str],
-    workers: int,
-    steps: int,
-    warmup: int,
-    rate: str | None = None,
-    threads: int = 1,
+    runs: Runs, *, names: list[str], workers: int, steps: int, warmup: int, rate: str | None = None, threads: int = 1
 ) -> dict[str, Any]:
     """Measure steps with some number of workers, which keep `threads` cores busy; see `time_steps`.
 
@@ -156,7 +143,7 @@ class TimedTraining:
 
         self.training = Training(spec, prepare(spec), world)
         self.training.model.train()
-        self.world, self.silent_world = world, _silent(world)
+        self.world, self.silent_world = world, replace(world, silent=True)
 
     def attempt(self, step: int, silent: bool = False) -> tuple[dict[str, float], float]:
         """Run a step once; returns seconds by phase and of the whole `step`, and the share lost to other processes."""
@@ -181,51 +168,26 @@ class TimedTraining:
         plan, group = self.training.plan, self.training.step_function.ascent_samples
         batches = [plan.global_batch(step) for step in steps]
         lengths = [plan.lengths[rows] for rows in batches]
-        loads = [vars(planned_load(plan, step, group)) for step in steps]
+        loads = [planned_load(plan, step, group)._asdict() for step in steps]
         return {
             "samples": [float(len(rows)) for rows in batches],
             "tokens": [float(tokens.sum()) for tokens in lengths],
-            "flops": [passes * forward.of(tokens) for tokens in lengths],
+            "flops": [passes * float(forward(tokens).sum()) for tokens in lengths],
             **{f"load {name}": [load[name] for load in loads] for name in loads[0]},
         }
 
 
-def _silent(world: World) -> World:
-    """Return a world without all-reduce, in which workers' weights diverge: only for timings."""
-    from scala_lab.training.distributed import World
+def forward_flops(model: Any) -> Polynomial:
+    """Return a classifier's floating-point operations in a forward pass over a row of T tokens, as a polynomial in T.
 
-    class Silent(World):
-        def all_reduce(self, buffer: Tensor) -> None:
-            pass
-
-    return Silent(world.rank, world.size, world.device)
-
-
-@dataclass(frozen=True)
-class ForwardFlops:
-    """Floating-point operations of a forward pass over a row of T tokens: per_row + per_token * T + per_square * T^2.
-
-    Linear layers give the first two, attention the third: q k^T and its product with v take 2 T^2 d each, in every
-    layer. Embeddings, normalisation, activations and padding are not counted.
+    Linear layers give the constant and the linear term, counted on two rows of different length; attention the square:
+    q k^T and its product with v take 2 T^2 d each, in every layer. Embeddings, normalisation, activations and padding
+    are not counted.
     """
-
-    per_row: float
-    per_token: float
-    per_square: float
-
-    def of(self, lengths: np.ndarray) -> float:
-        """Return the operations for rows of these lengths."""
-        sizes = np.asarray(lengths, dtype=np.float64)
-        return float(self.per_row * len(sizes) + self.per_token * sizes.sum() + self.per_square * (sizes**2).sum())
-
-
-def forward_flops(model: Any) -> ForwardFlops:
-    """Count a classifier's operations from its linear layers' outputs on two rows of different length."""
     short, long = 4, 8
     at_short, at_long = _linear_flops(model, short), _linear_flops(model, long)
-    per_token = (at_long - at_short) / (long - short)
-    config = model.config
-    return ForwardFlops(at_short - per_token * short, per_token, 4.0 * config.num_hidden_layers * config.hidden_size)
+    per_token, config = (at_long - at_short) / (long - short), model.config
+    return Polynomial([at_short - per_token * short, per_token, 4.0 * config.num_hidden_layers * config.hidden_size])
 
 
 def _linear_flops(model: Any, length: int) -> float:
@@ -320,39 +282,23 @@ def time_in_workers(
 ) -> Any:
     """Start workers that all call `function(specs, world, **settings)`; return the first worker's result.
 
-    The function stands at the top level of a module and returns plain values. The specs share a machine part, which
-    says how many workers there are; they are on this host unless another `launcher` starts them.
+    The function stands at the top level of a module. The specs share a machine part, which says how many workers there
+    are; they are on this host unless another `launcher` starts them.
     """
     from scala_lab.training.distributed import run_workers
 
-    specs = {name: spec.resolved() for name, spec in specs.items()}
-    job = {"function": [function.__module__, function.__name__], "settings": dict(settings)}
-    job["specs"] = {name: spec.to_dict() for name, spec in specs.items()}
-    with tempfile.TemporaryDirectory(prefix="scala-lab-timing-") as folder:
-        path = Path(folder) / "result.json"
-        machine = next(iter(specs.values())).machine
-        run_workers("scala_lab.timing.harness", {**job, "result": str(path)}, machine, launcher)
-        return json.loads(path.read_text())
+    resolved = {name: spec.resolved() for name, spec in specs.items()}
+    machine = next(iter(resolved.values())).machine
+    return run_workers(partial(_join_and_time, partial(function, resolved, **settings), machine), machine, launcher)
 
 
-def _work(job: dict[str, Any]) -> None:
+def _join_and_time(function: Callable[[World], Any], machine: MachineSpec) -> Any:
     from scala_lab.training.distributed import join_world
     from scala_lab.training.precision import matrix_products
 
-    specs = {name: RunSpec.from_dict(spec) for name, spec in job["specs"].items()}
-    first = next(iter(specs.values()))
-    module, name = job["function"]
-    with matrix_products(first.machine.precision):
-        world = join_world(first.machine)
+    with matrix_products(machine.precision):
+        world = join_world(machine)
         try:
-            result = getattr(importlib.import_module(module), name)(specs, world, **job["settings"])
+            return function(world)
         finally:
             world.leave()
-    if world.leads:
-        write_json(Path(job["result"]), result)
-
-
-if __name__ == "__main__":
-    from scala_lab.training.distributed import work
-
-    work(sys.argv[1], _work)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from scala_lab.config import MachineSpec
 from scala_lab.errors import UserError
-from scala_lab.machine import LAUNCHER
+from scala_lab.machine import LAUNCHER, child_pythonpath
 
 TOOLS = ("ip", "tc", "unshare", "nsenter", "setpriv")
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
@@ -45,15 +45,13 @@ class Hosts:
         """Wrap a command so that it runs on a host, and ends when the process that starts it is gone."""
         return ["setpriv", "--pdeathsig", "TERM", *_inside(self.holders[host]), *command]
 
-    def start(
-        self, arguments: Sequence[str], machine: MachineSpec, environment: dict[str, str]
-    ) -> list[subprocess.Popen[bytes]]:
+    def __call__(self, arguments: Sequence[str], machine: MachineSpec) -> list[subprocess.Popen[bytes]]:
         """Start a run's workers as `python ARGUMENTS`, dealt evenly, by one torchrun on each host; return these."""
         count = len(self.holders)
         if machine.workers % count:
             raise UserError(f"{machine.workers} workers cannot be dealt evenly to {count} hosts")
         variables = {name: value for name, value in os.environ.items() if name != LAUNCHER}
-        variables |= {"OMP_NUM_THREADS": str(machine.threads or 1), **environment}
+        variables |= {"OMP_NUM_THREADS": str(machine.threads or 1), "PYTHONPATH": child_pythonpath()}
         variables |= {"GLOO_SOCKET_IFNAME": INTERFACE, "NCCL_SOCKET_IFNAME": INTERFACE}
         variables.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else it complains that addresses here have no names
         torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={count}", f"--master-port={PORT}"]

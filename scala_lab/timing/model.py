@@ -15,16 +15,17 @@ Constants come from a calibration (calibration.py) or from the times that the pa
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from scala_lab.batches import BatchPlan
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(NamedTuple):
     """What one worker computes in a step: tokens count with padding, squares are squared padded lengths over rows."""
 
     micro_batches: float
@@ -54,8 +55,7 @@ def planned_load(plan: BatchPlan, step: int, ascent_samples: int | None = None) 
     return max(loads, key=lambda load: load.tokens + plan.part_cost * load.micro_batches)
 
 
-@dataclass(frozen=True)
-class Compute:
+class Compute(NamedTuple):
     """Seconds of a worker's own work, by what they are spent on."""
 
     per_step: float
@@ -66,22 +66,15 @@ class Compute:
 
     def seconds(self, load: Load) -> float:
         """Return the seconds for a load."""
-        return (
-            self.per_step
-            + self.per_micro_batch * load.micro_batches
-            + self.per_row * load.rows
-            + self.per_token * load.tokens
-            + self.per_square * load.squares
-        )
+        return sum(map(operator.mul, self, (1, *load)))
 
 
 def fit_compute(loads: Sequence[Load], seconds: Sequence[float]) -> Compute:
     """Fit constants, all at least 0, to timed loads, with the least squared relative error."""
-    return Compute(*_fit(np.array([[1.0, *astuple(load)] for load in loads]), seconds))
+    return Compute(*_fit(np.array([[1.0, *load] for load in loads]), seconds))
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     """A link class: seconds that a round costs beside its bytes, and bytes per second in each direction."""
 
     latency: float
@@ -99,9 +92,8 @@ FREE = Link(0.0, math.inf)
 def rounds_and_share(members: int) -> tuple[int, float]:
     """Return the rounds of a ring all-reduce, and the bytes through every link as a share of the message.
 
-    Example:
-        >>> rounds_and_share(4)
-        (6, 1.5)
+    >>> rounds_and_share(4)
+    (6, 1.5)
     """
     return 2 * (members - 1), 2 * (members - 1) / members
 
@@ -109,8 +101,7 @@ def rounds_and_share(members: int) -> tuple[int, float]:
 def fit_link(sizes: Sequence[float], seconds: Sequence[float], members: int) -> Link:
     """Fit latency and bandwidth, both at least 0, to timed all-reduces, with the least squared relative error."""
     rounds, share = rounds_and_share(members)
-    rows = np.stack([np.full(len(sizes), float(rounds)), share * np.asarray(sizes, dtype=np.float64)], axis=1)
-    latency, per_byte = _fit(rows, seconds)
+    latency, per_byte = _fit(np.array([[rounds, share * size] for size in sizes]), seconds)
     return Link(latency, 1 / per_byte if per_byte > 0 else math.inf)
 
 
@@ -123,38 +114,32 @@ def _fit(rows: np.ndarray, seconds: Sequence[float]) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Network:
-    """Links within a host and across hosts, and the maximum number of workers on one host."""
-
-    within: Link
-    across: Link
-    per_host: int
-
-    def all_reduce(self, size: float, workers: int) -> float:
-        """Return the seconds to sum `size` bytes over so many workers, on as few hosts as hold them."""
-        hosts = math.ceil(workers / self.per_host)
-        return self.within.all_reduce(size, math.ceil(workers / hosts)) + self.across.all_reduce(size, hosts)
-
-
-@dataclass(frozen=True)
 class StepModel:
     """All that decides how long a step takes on some machines: see the module.
 
-    `update` is by optimizer, `gradient_bytes` the size of the message that workers exchange.
+    `update` is by optimizer, `gradient_bytes` the size of the message that workers exchange over links `within` a host,
+    of up to `per_host` workers, and `across` hosts.
     """
 
     plain: Compute
     noise: Compute
     update: Mapping[str, float]
     gradient_bytes: float
-    network: Network
+    within: Link
+    across: Link
+    per_host: int
     crowding: float = 1.0
     update_crowding: float = 1.0
 
     def step_seconds(self, load: Load, workers: int, optimizer: str, *, noise: float = 0.0) -> float:
         """Return the mean seconds of steps of which a share has noise, for the load of the worker with most to do."""
         computing = self.without_communication(load, workers, optimizer, noise=noise)
-        return computing + self.network.all_reduce(self.gradient_bytes, workers)
+        return computing + self.exchange(workers)
+
+    def exchange(self, workers: int) -> float:
+        """Return the seconds to sum the gradient over so many workers, on as few hosts as hold them."""
+        hosts, size = math.ceil(workers / self.per_host), self.gradient_bytes
+        return self.within.all_reduce(size, math.ceil(workers / hosts)) + self.across.all_reduce(size, hosts)
 
     def without_communication(self, load: Load, workers: int, optimizer: str, *, noise: float = 0.0) -> float:
         """Return the seconds of a step if nothing were sent."""

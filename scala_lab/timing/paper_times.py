@@ -16,45 +16,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scala_lab.timing.model import Compute, Link, Load, Network, StepModel
+from scala_lab.timing.model import Compute, Link, Load, StepModel
 
 if TYPE_CHECKING:
     from scala_lab.training.run_dir import RunResult
 
 TASKS = ("MNLI", "QNLI", "QQP", "SST-2")
-SMALL_STEPS = (73632, 19644, 68226, 12630)
-LARGE_STEPS = (2301, 615, 2133, 396)
-"""Steps of a run that the paper reports, at B=32 and at B=1024."""
+STEPS = {32: (73632, 19644, 68226, 12630), 1024: (2301, 615, 2133, 396)}
+"""Steps of a run that the paper reports, by batch size."""
 LENGTHS = (39.6, 49.1, 30.6, 13.4)
 """Mean tokens of a training row, by BERT's uncased word pieces."""
 MNLI_ROWS = 392_702
 PARAMETERS = {"BERT-base": 110e6, "RoBERTa-large": 355e6}
 LAMB, SCALA = "LAMB", "ScaLA"
-ROWS: dict[str, tuple[int, int]] = {
-    "baseline 1x1": (1, 32),
-    "baseline 2x16": (32, 32),
-    "baseline B=1K": (32, 1024),
-    f"{LAMB} B=1K": (32, 1024),
-    f"{SCALA} B=1K": (32, 1024),
+ROWS = {
+    "baseline 1x1": (1, 32, (19635, 5535, 16494, 2736), (43090, 14188, 40945, 4940)),
+    "baseline 2x16": (32, 32, (8848, 2408, 11311, 1494), (18114, 4842, 16614, 3072)),
+    "baseline B=1K": (32, 1024, (1148, 349, 2892, 134), (2514, 936, 1874, 317)),
+    "LAMB B=1K": (32, 1024, (1180, 359, 2978, 139), (2646, 973, 1998, 324)),
+    "ScaLA B=1K": (32, 1024, (1323, 432, 4229, 151), (3363, 1168, 2404, 401)),
 }
-"""Workers and batch size of each row of the tables."""
-SECONDS: dict[str, dict[str, tuple[int, int, int, int]]] = {
-    "BERT-base": {
-        "baseline 1x1": (19635, 5535, 16494, 2736),
-        "baseline 2x16": (8848, 2408, 11311, 1494),
-        "baseline B=1K": (1148, 349, 2892, 134),
-        "LAMB B=1K": (1180, 359, 2978, 139),
-        "ScaLA B=1K": (1323, 432, 4229, 151),
-    },
-    "RoBERTa-large": {
-        "baseline 1x1": (43090, 14188, 40945, 4940),
-        "baseline 2x16": (18114, 4842, 16614, 3072),
-        "baseline B=1K": (2514, 936, 1874, 317),
-        "LAMB B=1K": (2646, 973, 1998, 324),
-        "ScaLA B=1K": (3363, 1168, 2404, 401),
-    },
-}
-"""By model and row, in the order of `TASKS`."""
+"""Workers and batch size of each row of the tables, and its seconds by task, of either model."""
 
 LATENCY = 2e-5
 """Seconds of a round between GPUs; assumed."""
@@ -92,7 +74,7 @@ def paper_projection(runs: Sequence[RunResult], *, model: str, workers: Sequence
         "row of a batch": fitted.plain.per_row,
         "token": fitted.plain.per_token,
         "crowding": fitted.crowding,
-        "exchange": fitted.network.within.all_reduce(fitted.gradient_bytes, 32),
+        "exchange": fitted.within.all_reduce(fitted.gradient_bytes, 32),
         "LAMB": fitted.update["lamb"],
         "noise": fitted.noise.per_token / fitted.plain.per_token,
         "projected_workers": list(workers),
@@ -115,20 +97,21 @@ def fit_paper(model: str) -> tuple[StepModel, list[PaperCell]]:
     """
     cells = [
         PaperCell(row, task, workers, _load(task, workers, batch_size), seconds, task in FITTED_ON)
-        for row, (workers, batch_size) in ROWS.items()
+        for row, (workers, batch_size, *_) in ROWS.items()
         for task, seconds in zip(TASKS, step_seconds(model, row), strict=True)
     ]
     used = [cell for cell in cells if cell.used]
     size = 4.0 * PARAMETERS[model]
     without = min((_fit_plain(used, size, crowding) for crowding in CROWDING), key=lambda fit: fit[0])[1]
     whole = _fit_noise(used, without)
-    return whole, [replace(cell, fitted=predict(whole, cell.row, cell.task, *ROWS[cell.row])) for cell in cells]
+    return whole, [replace(cell, fitted=predict(whole, cell.row, cell.task, *ROWS[cell.row][:2])) for cell in cells]
 
 
 def step_seconds(model: str, row: str) -> tuple[float, ...]:
     """Return the reported seconds of one step on each task."""
-    steps = SMALL_STEPS if ROWS[row][1] == 32 else LARGE_STEPS
-    return tuple(seconds / count for seconds, count in zip(SECONDS[model][row], steps, strict=True))
+    _, batch_size, *of_models = ROWS[row]
+    pairs = zip(of_models[list(PARAMETERS).index(model)], STEPS[batch_size], strict=True)
+    return tuple(seconds / count for seconds, count in pairs)
 
 
 def _fit_plain(cells: Sequence[PaperCell], size: float, crowding: float) -> tuple[float, StepModel]:
@@ -147,8 +130,8 @@ def _fit_plain(cells: Sequence[PaperCell], size: float, crowding: float) -> tupl
     (per_step, per_row, per_token, per_byte, lamb), error = nnls(np.array(rows), np.array(targets))
     computing = Compute(float(per_step), 0.0, float(per_row), float(per_token))
     link = Link(LATENCY, 1 / float(per_byte) if per_byte > 0 else math.inf)
-    network, update = Network(link, link, per_host=MAX_WORKERS), {"adamw": 0.0, "lamb": float(lamb)}
-    return float(error), StepModel(computing, computing, update, size, network, crowding)
+    update = {"adamw": 0.0, "lamb": float(lamb)}
+    return float(error), StepModel(computing, computing, update, size, link, link, MAX_WORKERS, crowding)
 
 
 def _fit_noise(cells: Sequence[PaperCell], without: StepModel) -> StepModel:
@@ -157,11 +140,11 @@ def _fit_noise(cells: Sequence[PaperCell], without: StepModel) -> StepModel:
 
     plain = without.plain
     noisy = [cell for cell in cells if cell.row.startswith(SCALA)]
-    rows_only = [replace(plain, per_step=0.0).seconds(cell.load) for cell in noisy]
+    rows_only = [plain._replace(per_step=0.0).seconds(cell.load) for cell in noisy]
     shares = [without.crowding * own / cell.reported for own, cell in zip(rows_only, noisy, strict=True)]
     targets = [1 - without.step_seconds(cell.load, cell.workers, "lamb") / cell.reported for cell in noisy]
     factor = 1 + float(nnls(np.array(shares)[:, None], np.array(targets))[0][0])
-    return replace(without, noise=replace(plain, per_row=factor * plain.per_row, per_token=factor * plain.per_token))
+    return replace(without, noise=plain._replace(per_row=factor * plain.per_row, per_token=factor * plain.per_token))
 
 
 def predict(model: StepModel, row: str, task: str, workers: int, batch_size: int) -> float:

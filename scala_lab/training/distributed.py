@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -21,26 +22,17 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
+import scala_lab.machine as host
 from scala_lab.config import MachineSpec
 from scala_lab.errors import UserError
 from scala_lab.files import write_json
-from scala_lab.machine import (
-    LAUNCHER,
-    check_crowd,
-    end_process,
-    end_with_launcher,
-    outlast_sigterm,
-    pick_device,
-    started_by_launcher,
-)
 from scala_lab.training.precision import check_precision
-from scala_lab.version import PACKAGE_PARENT
 
 TIMEOUT = timedelta(minutes=10)
 """How long a worker waits for the others in a collective operation."""
@@ -57,6 +49,7 @@ class World:
     size: int
     device: torch.device
     store: dist.Store | None = None
+    silent: bool = False  # nothing is summed, so that the workers' weights diverge: only for timings
 
     @property
     def leads(self) -> bool:
@@ -65,7 +58,7 @@ class World:
 
     def all_reduce(self, buffer: torch.Tensor) -> None:
         """Replace the buffer by its sum over all workers."""
-        if self.size > 1:
+        if self.size > 1 and not self.silent:
             dist.all_reduce(buffer)
 
     def broadcast(self, tensors: list[torch.Tensor]) -> None:
@@ -115,7 +108,7 @@ def join_world(machine: MachineSpec) -> World:
     """Join the process group of the workers that a launcher started, or be the only worker."""
     torch.set_num_threads(machine.threads or 1)
     rank, size, local_rank = 0, 1, 0
-    if started_by_launcher():
+    if host.started_by_launcher():
         rank, size, local_rank = (int(os.environ.get(name, 0)) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     if size != machine.workers:
         raise UserError(f"the launcher started {size} workers, but the spec says {machine.workers}")
@@ -125,27 +118,27 @@ def join_world(machine: MachineSpec) -> World:
     device = torch.device("cpu") if machine.device == "cpu" else torch.device("cuda", local_rank)
     if size == 1:
         return World(rank, size, device)
-    end_with_launcher()
+    host.end_with_launcher()
     store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
     backend, group_store = "nccl" if device.type == "cuda" else "gloo", dist.PrefixStore("group", store)
     dist.init_process_group(backend, store=group_store, rank=rank, world_size=size, timeout=TIMEOUT)
     dist.barrier()  # no worker writes before all have checked the run's folder
     world = World(rank, size, device, dist.PrefixStore("errors", store))
     if world.leads:
-        outlast_sigterm(lambda: world.first_fault() is not None)
+        host.outlast_sigterm(lambda: world.first_fault() is not None)
     return world
 
 
 def check_devices(machine: MachineSpec) -> None:
     """Refuse more workers than this host has GPUs or, unless they run already, cores for; and a missing precision."""
     if machine.device != "cpu":
-        pick_device("cuda")
+        host.pick_device("cuda")
         here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", machine.workers)), torch.cuda.device_count()
         if here > gpus:
             raise UserError(f"--device cuda: {here} workers on this host, but {gpus} GPUs; each needs its own")
     check_precision(machine)
-    if machine.device == "cpu" and not started_by_launcher():
-        check_crowd(machine.workers)
+    if machine.device == "cpu" and not host.started_by_launcher():
+        host.check_crowd(machine.workers)
 
 
 class WorkerFailure(RuntimeError):
@@ -156,25 +149,16 @@ class WorkerFailure(RuntimeError):
         self.fault = fault
 
 
-class WorkerLauncher(Protocol):
-    """Starts workers elsewhere than in processes of this host, on hosts that see its files."""
-
-    def start(
-        self, arguments: Sequence[str], machine: MachineSpec, environment: dict[str, str]
-    ) -> list[subprocess.Popen[bytes]]:
-        """Start every worker as `python ARGUMENTS`; return the processes that end when the workers have."""
-        ...
+WorkerLauncher = Callable[[Sequence[str], MachineSpec], list[subprocess.Popen[bytes]]]
+"""Starts every worker as `python ARGUMENTS`, on hosts that see this one's files; returns what ends when they have."""
 
 
-def run_workers(module: str, job: dict[str, Any], machine: MachineSpec, launcher: WorkerLauncher | None = None) -> None:
-    """Run `python -m MODULE JOB` once per worker and wait for all; when one fails the others are stopped.
-
-    The module calls `work`, the job is plain values, and without a launcher the workers are processes of this host.
-    They end when this process does.
-    """
-    fault = try_workers(module, job, machine, launcher)
+def run_workers(job: Callable[[], Any], machine: MachineSpec, launcher: WorkerLauncher | None = None) -> Any:
+    """Return the result of `try_workers`, or raise what `raise_failure` does."""
+    result, fault = try_workers(job, machine, launcher)
     if fault is not None:
         raise_failure(fault)
+    return result
 
 
 def raise_failure(fault: Fault, out: Path | None = None) -> NoReturn:
@@ -189,44 +173,54 @@ def raise_failure(fault: Fault, out: Path | None = None) -> NoReturn:
 
 
 def try_workers(
-    module: str, job: dict[str, Any], machine: MachineSpec, launcher: WorkerLauncher | None
-) -> Fault | None:
-    """Do what `run_workers` does, but return why the workers failed, None if all succeeded."""
-    start = _start_here if launcher is None else launcher.start
-    with tempfile.TemporaryDirectory(prefix="scala-lab-") as errors:
-        workers = start(["-m", module, json.dumps({**job, "errors": errors})], machine, _import_path())
+    job: Callable[[], Any], machine: MachineSpec, launcher: WorkerLauncher | None
+) -> tuple[Any, Fault | None]:
+    """Call a function that can be pickled in every worker, and wait for all; when one fails the others are stopped.
+
+    Returns the first worker's result, or why they failed. Without a launcher the workers are processes of this host.
+    They end when this process does.
+    """
+    start = launcher or _start_here
+    with tempfile.TemporaryDirectory(prefix="scala-lab-") as name:
+        folder = Path(name)
+        workers = start(worker_arguments(folder, job), machine)
         try:
             exit_codes = _wait(workers)
         finally:
             _stop(workers)
         failed = [code for code in exit_codes.values() if code]
-        if not failed:
-            return None
-        return find_fault(Path(errors), machine.workers, exit_codes if launcher is None else {}, failed[0])
+        if failed:
+            return None, find_fault(folder, machine.workers, exit_codes if launcher is None else {}, failed[0])
+        return pickle.loads((folder / "result").read_bytes()), None
 
 
-def work(job: str, part: Callable[[dict[str, Any]], object]) -> NoReturn:
-    """Do one worker's part of a job of `run_workers` and end the process.
+def worker_arguments(folder: Path, job: Callable[[], Any]) -> list[str]:
+    """Write the job of workers into a folder; return the arguments of Python for each of them."""
+    (folder / "job").write_bytes(pickle.dumps((sys.argv, job)))
+    return ["-m", "scala_lab.training.distributed", str(folder)]
 
-    A worker that fails prints nothing, because the others fail with it: it writes its error into the job's folder
-    `errors`, and the launcher reports the cause.
+
+def work(folder: Path) -> NoReturn:
+    """Do one worker's part of the job in a folder and end the process.
+
+    A worker that fails prints nothing, because the others fail with it: it writes its error into the folder, and the
+    launcher reports the cause.
     """
-    values = json.loads(job)
-    code = 0
+    rank, code = int(os.environ["RANK"]), 0
     try:
-        part(values)
+        sys.argv, job = pickle.loads((folder / "job").read_bytes())  # the launcher's words, for the run's record
+        result = job()
+        if rank == 0:
+            (folder / "result").write_bytes(pickle.dumps(result))
     except KeyboardInterrupt:
         code = 130
     except Exception as error:  # noqa: BLE001 - the launcher reports any error
-        rank = int(os.environ["RANK"])
-        write_json(Path(values["errors"], f"{rank}.json"), asdict(Fault.of(error, rank)))
+        write_json(folder / f"{rank}.json", asdict(Fault.of(error, rank)))
         code = 2 if isinstance(error, UserError) else 1
-    end_process(code)
+    host.end_process(code)
 
 
-def _start_here(
-    arguments: Sequence[str], machine: MachineSpec, environment: dict[str, str]
-) -> list[subprocess.Popen[bytes]]:
+def _start_here(arguments: Sequence[str], machine: MachineSpec) -> list[subprocess.Popen[bytes]]:
     with reserved_port() as port:
         shared = {
             "MASTER_ADDR": "127.0.0.1",
@@ -234,8 +228,8 @@ def _start_here(
             "WORLD_SIZE": str(machine.workers),
             "LOCAL_WORLD_SIZE": str(machine.workers),
             "OMP_NUM_THREADS": str(machine.threads),
-            LAUNCHER: str(os.getpid()),
-            **environment,
+            "PYTHONPATH": host.child_pythonpath(),
+            host.LAUNCHER: str(os.getpid()),
         }
         return [
             subprocess.Popen(
@@ -245,13 +239,6 @@ def _start_here(
             )
             for rank in range(machine.workers)
         ]
-
-
-def _import_path() -> dict[str, str]:
-    """Return the PYTHONPATH by which a worker finds the package when it runs from a source tree."""
-    if PACKAGE_PARENT.name.endswith("-packages"):  # installed
-        return {}
-    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(PACKAGE_PARENT), os.environ.get("PYTHONPATH")]))}
 
 
 def _wait(workers: list[subprocess.Popen[bytes]]) -> dict[int, int]:
@@ -281,7 +268,7 @@ def _stop(workers: list[subprocess.Popen[bytes]]) -> None:
             worker.wait()
 
 
-def reserved_port(host: str = "127.0.0.1") -> socket.socket:
+def reserved_port(address: str = "127.0.0.1") -> socket.socket:
     """Open a socket that reserves a free port of this host.
 
     It is bound with SO_REUSEADDR and does not listen: torch's store can still bind this port, but the system does not
@@ -289,7 +276,7 @@ def reserved_port(host: str = "127.0.0.1") -> socket.socket:
     """
     port = socket.socket()
     port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    port.bind((host, 0))
+    port.bind((address, 0))
     return port
 
 
@@ -303,7 +290,7 @@ class Fault:
     lost_peer: bool = False  # a consequence of another worker's end
 
     @classmethod
-    def of(cls, error: Exception, rank: int | None) -> Fault:
+    def of(cls, error: Exception, rank: int | None = None) -> Fault:
         """Describe the exception of a worker, without a rank if it is the only one."""
         worker, text = "" if rank is None else f"worker {rank}: ", " ".join(str(error).split())
         if isinstance(error, UserError):
@@ -365,3 +352,7 @@ def name_workers(ranks: list[int]) -> str:
     if len(ranks) == 1:
         return f"worker {ranks[0]}"
     return f"workers {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+if __name__ == "__main__":
+    work(Path(sys.argv[1]))

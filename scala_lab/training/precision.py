@@ -40,15 +40,11 @@ def precisions(device_type: str, index: int | None = None) -> list[str]:
 def check_precision(machine: MachineSpec) -> None:
     """Refuse a precision that the device of a resolved spec does not have, or only emulates."""
     available = precisions(machine.device)
-    if machine.precision in available:
-        return
-    if machine.device == "cpu":
-        problem = "is for GPUs"
-    elif machine.precision == "tf32":
-        problem = "needs a GPU of compute capability 8.0 or newer"
-    else:
-        problem = "is only emulated by this GPU"
-    raise UserError(f"--precision {machine.precision} {problem}; this device has {', '.join(available)}")
+    if machine.precision not in available:
+        problem = "is for GPUs" if machine.device == "cpu" else "is only emulated by this GPU"
+        if machine.device != "cpu" and machine.precision == "tf32":
+            problem = "needs a GPU of compute capability 8.0 or newer"
+        raise UserError(f"--precision {machine.precision} {problem}; this device has {', '.join(available)}")
 
 
 @contextmanager

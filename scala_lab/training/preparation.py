@@ -15,16 +15,8 @@ from scala_lab.data.sources import load_task, select_rows
 from scala_lab.data.tasks import Task
 from scala_lab.data.tokens import TokenSplit, data_fingerprint, tokenise
 from scala_lab.errors import UserError
+from scala_lab.models import loading
 from scala_lab.models.admission import Admission, Use, admit
-from scala_lab.models.loading import (
-    check_rows,
-    load_classifier,
-    load_tokenizer,
-    locate_model,
-    model_fingerprint,
-    quiet_transformers,
-    settle_pad_token,
-)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -69,46 +61,48 @@ def prepare_data(data: DataSpec, model: str) -> Prepared:
 
 
 def _load_data(data: DataSpec, model: str) -> Prepared:
-    quiet_transformers()
-    location = locate_model(model)
+    loading.quiet_transformers()
+    location = loading.locate_model(model)
     loaded = load_task(data)
     chosen = select_rows(loaded, data)
-    tokenizer = load_tokenizer(model)
+    tokenizer = loading.load_tokenizer(model)
     train = tokenise(loaded.train, tokenizer, data.max_length)
-    evals = {name: tokenise(rows, tokenizer, data.max_length) for name, rows in loaded.evals.items()}
-    _check_tokens(train, chosen.train, "train")
-    for rows in chosen.kept_apart.values():
-        _check_tokens(train, rows, "train")
-    for name, split in evals.items():
-        _check_tokens(split, chosen.evals[name], name)
     return Prepared(
         task=loaded.task,
         tokenizer=tokenizer,
-        train=train.take(chosen.train),
-        evals={name: split.take(chosen.evals[name]) for name, split in evals.items()},
-        kept_apart={name: train.take(rows) for name, rows in chosen.kept_apart.items()},
-        fingerprints={"data": data_fingerprint(loaded), "model": model_fingerprint(location)},
+        train=_take(train, chosen.train, "train"),
+        kept_apart={name: _take(train, rows, "train") for name, rows in chosen.kept_apart.items()},
+        evals={
+            name: _take(tokenise(rows, tokenizer, data.max_length), chosen.evals[name], name)
+            for name, rows in loaded.evals.items()
+        },
+        fingerprints={"data": data_fingerprint(loaded), "model": loading.model_fingerprint(location)},
         skipped_rows=dict(loaded.skipped),
     )
 
 
+def _take(split: TokenSplit, chosen: np.ndarray, name: str) -> TokenSplit:
+    """Return the chosen rows of a split, all of which must have a token: a model would predict from nothing."""
+    empty = np.sort(chosen[split.lengths[chosen] == 0])
+    if len(empty):
+        more = f" and of {len(empty) - 1} more" if len(empty) > 1 else ""
+        row = f"row {empty[0] + 1} of the {name} rows{more}"
+        raise UserError(f"the tokenizer makes no token of {row}: give it a text or leave it out")
+    return split.take(chosen)
+
+
 _load_data_cached = functools.lru_cache(maxsize=8)(_load_data)
-_load_classifier_cached = functools.lru_cache(maxsize=2)(load_classifier)
+_load_classifier_cached = functools.lru_cache(maxsize=2)(loading.load_classifier)
 
 
 def load_model(spec: RunSpec, prepared: Prepared) -> tuple[PreTrainedModel, Admission]:
     """Load the run's model with its new head and admit it on the run's rows; regression starts at the mean score."""
     dropout, mean = spec.encoder.dropout, float(prepared.train.labels.mean()) if prepared.task.regression else None
-    options: dict[str, Any] = {
-        "seed": spec.seed,
-        "dropout": dropout,
-        "first_guess": mean,
-        "label_names": spec.data.label_names,
-    }
+    options: dict[str, Any] = {"seed": spec.seed, "dropout": dropout, "first_guess": mean}
+    load = _load_classifier_cached if _caching else loading.load_classifier
+    model = load(spec.encoder.model, prepared.task, label_names=spec.data.label_names, **options)
     if _caching:
-        model = copy.deepcopy(_load_classifier_cached(spec.encoder.model, prepared.task, **options))
-    else:
-        model = load_classifier(spec.encoder.model, prepared.task, **options)
+        model = copy.deepcopy(model)
     admission = admit_model(model, prepared, spec.encoder.model, dropout=dropout)
     if dropout == 0 and admission.stochastic:
         raise UserError(f"--dropout 0: {spec.encoder.model} stays random in training mode all the same")
@@ -119,17 +113,8 @@ def admit_model(
     model: PreTrainedModel, prepared: Prepared, name: str, use: Use = "train", dropout: float | None = None
 ) -> Admission:
     """Check that a model fits its rows and runs as transformers runs it; see `admission.admit`."""
-    check_rows(model, prepared.splits.values(), name)
-    pad_token = settle_pad_token(model, prepared.tokenizer, prepared.splits.values())
+    loading.check_rows(model, prepared.splits.values(), name)
+    pad_token = loading.settle_pad_token(model, prepared.tokenizer, prepared.splits.values())
     if (use, dropout) not in prepared.admissions:
         prepared.admissions[use, dropout] = admit(model, prepared.train, pad_token, name, use)
     return prepared.admissions[use, dropout]
-
-
-def _check_tokens(split: TokenSplit, chosen: np.ndarray, name: str) -> None:
-    """Refuse a split some of whose chosen rows have no token: the model would predict from nothing."""
-    empty = np.sort(chosen[split.lengths[chosen] == 0])
-    if len(empty):
-        more = f" and of {len(empty) - 1} more" if len(empty) > 1 else ""
-        row = f"row {empty[0] + 1} of the {name} rows{more}"
-        raise UserError(f"the tokenizer makes no token of {row}: give it a text or leave it out")

@@ -19,7 +19,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +27,10 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.optim import Optimizer
 
-from scala_lab.config import RunSpec, differences, plain_epochs, steps_before
+from scala_lab.config import RunSpec, flat_settings, plain_epochs, steps_before
 from scala_lab.errors import UserError
 from scala_lab.files import check_writable, nan_to_null, new_folder, write_bytes, write_json
 
@@ -104,8 +106,7 @@ def check_folder(folder: Path, spec: RunSpec, resume: bool) -> RunResult | None:
             raise UserError(f"{folder} is not empty and holds no run: choose another --out")
         return None
     if present.record["id"] != spec.run_id:
-        changed = "; ".join(differences(present.spec, spec.resolved()))
-        changed = changed or "made by another version, or the model folder is gone"
+        changed = differences(present.spec, spec.resolved())
         raise UserError(f"{folder} holds another run ({changed}): choose another --out")
     if not present.ended and not resume:
         raise UserError(
@@ -113,6 +114,13 @@ def check_folder(folder: Path, spec: RunSpec, resume: bool) -> RunResult | None:
             f"{present.record['steps']}: pass --resume to go on, or choose another --out"
         )
     return present
+
+
+def differences(present: RunSpec, spec: RunSpec) -> str:
+    """Say in which settings two specs with different ids differ, as `name: present -> new`."""
+    new = flat_settings(spec)
+    changed = [f"{name}: {old} -> {new[name]}" for name, old in flat_settings(present).items() if old != new[name]]
+    return "; ".join(changed) or "made by another version, or the model folder is gone"
 
 
 def check_inputs(present: RunResult, fingerprints: dict[str, str]) -> None:
@@ -132,8 +140,7 @@ def check_trunk(folder: Path, spec: RunSpec, fingerprints: dict[str, str]) -> No
     if trunk.record["id"] == spec.run_id:
         raise UserError(f"--trunk {folder} is this run itself: give --out {folder} --resume to go on with it")
     if trunk.record["id"] != trunk.spec.run_id or trunk.spec.prefix_id != spec.prefix_id:
-        changed = "; ".join(differences(replace(trunk.spec, recipe=spec.recipe), spec))
-        changed = changed or "made by another version, or the model folder is gone"
+        changed = differences(replace(trunk.spec, recipe=spec.recipe), spec)
         raise UserError(f"--trunk {folder} differs in more than the method's options ({changed})")
     for name, value in fingerprints.items():
         if trunk.record["fingerprints"].get(name) != value:
@@ -205,12 +212,8 @@ class RunWriter:
         """Open metrics.jsonl after cutting off lines that are damaged or whose steps will be done again."""
         file = self.folder / "metrics.jsonl"
         self._log = file.open("r+b" if file.is_file() else "w+b")
-        length = 0
-        for line in self._log.read().splitlines(keepends=True):
-            if not line.endswith(b"\n") or not _step(line) <= steps_done:
-                break
-            length += len(line)
-        self._log.truncate(length)
+        lines = takewhile(lambda line: _step(line) <= steps_done, self._log.read().splitlines(keepends=True))
+        self._log.truncate(sum(map(len, lines)))
         self._log.seek(0, os.SEEK_END)
         self._events = None
         if tensorboard and importlib.util.find_spec("tensorboard") is not None:
@@ -234,7 +237,7 @@ class RunWriter:
         """Flush the lines to disk, before a state says that their steps are done."""
         os.fsync(self._log.fileno())
 
-    def close_log(self) -> None:
+    def close(self) -> None:
         """Close metrics.jsonl and the TensorBoard events."""
         self._log.close()
         if self._events is not None:
@@ -242,9 +245,9 @@ class RunWriter:
 
 
 def _step(line: bytes) -> float:
-    """Return the step of a line of metrics.jsonl, nan if the line is damaged."""
+    """Return the step of a line of metrics.jsonl, nan if the line is damaged or cut short."""
     try:
-        return json.loads(line)["step"]
+        return json.loads(line)["step"] if line.endswith(b"\n") else math.nan
     except (ValueError, TypeError, KeyError):
         return math.nan
 
@@ -282,12 +285,7 @@ def packed_correct(folder: Path) -> dict[str, bytes]:
 
 
 def save_state(
-    folder: Path,
-    step: int,
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-    position: dict[str, Any],
-    keep_others: bool = False,
+    folder: Path, step: int, model: nn.Module, optimizer: Optimizer, position: dict[str, Any], keep_others: bool = False
 ) -> None:
     """Write weights, optimizer state and position into a sub-folder named by the step, then delete the one before.
 
@@ -295,12 +293,11 @@ def save_state(
     """
     state = optimizer.state_dict()["state"]
     values = {f"{index}.{name}": value for index, entry in state.items() for name, value in entry.items()}
-    numbers = {name: value for name, value in values.items() if not isinstance(value, torch.Tensor)}
     tensors = {name: value.contiguous() for name, value in values.items() if isinstance(value, torch.Tensor)}
+    numbers = {name: value for name, value in values.items() if name not in tensors}
+    weights = {name: value.contiguous() for name, value in _weights(model).items()}
     with new_folder(folder / f"{step:08d}") as temporary:
-        save_file(
-            {name: value.contiguous() for name, value in _weights(model).items()}, temporary / "weights.safetensors"
-        )
+        save_file(weights, temporary / "weights.safetensors")
         save_file(tensors, temporary / "optimizer.safetensors")
         (temporary / "position.json").write_text(json.dumps({**position, "optimizer_numbers": numbers}))
     for outdated in () if keep_others else folder.iterdir():
@@ -308,7 +305,7 @@ def save_state(
             shutil.rmtree(outdated, ignore_errors=True)
 
 
-def load_state(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def load_state(folder: Path, model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     """Restore weights and optimizer in place; return the position."""
     try:
         position: dict[str, Any] = json.loads((folder / "position.json").read_text())
@@ -337,6 +334,6 @@ def latest_state(folder: Path, last: float = math.inf) -> Path | None:
     return max((path for path in folder.glob("[0-9]*") if path.is_dir() and int(path.name) <= last), default=None)
 
 
-def _weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+def _weights(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return parameters and buffers by name, tied tensors once."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}

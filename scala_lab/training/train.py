@@ -3,57 +3,27 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+import scala_lab.machine as machine
 from scala_lab.config import RunSpec, check_noise_starts, plain_epochs, planned_steps, steps_before
 from scala_lab.data.tasks import chance
 from scala_lab.errors import UserError
-from scala_lab.machine import (
-    describe_environment,
-    orphaned,
-    peak_memory_bytes,
-    started_by_launcher,
-    warn_of_crowded_cores,
-)
 from scala_lab.models.loading import locate_model
 from scala_lab.optim.lamb import Lamb
-from scala_lab.training.distributed import (
-    Fault,
-    WorkerFailure,
-    WorkerLauncher,
-    check_devices,
-    join_world,
-    raise_failure,
-    try_workers,
-    work,
-)
+from scala_lab.training import distributed, run_dir
 from scala_lab.training.precision import matrix_products
 from scala_lab.training.preparation import Prepared, load_model, prepare
 from scala_lab.training.progress import RunBar
-from scala_lab.training.run_dir import (
-    PREDICTIONS,
-    RunResult,
-    RunWriter,
-    check_folder,
-    check_inputs,
-    check_trunk,
-    kept_state,
-    latest_state,
-    locked,
-    read_run,
-    record_failure,
-    save_checkpoint,
-    save_predictions,
-    written_at,
-)
+from scala_lab.training.run_dir import RunResult
 from scala_lab.training.trainer import Training
 
 
@@ -67,7 +37,7 @@ def train(
     tensorboard: bool = False,
     keep_states: Sequence[float] = (),
     trunk: Path | str | None = None,
-    launcher: WorkerLauncher | None = None,
+    launcher: distributed.WorkerLauncher | None = None,
 ) -> RunResult:
     """Train a run and return its record.
 
@@ -98,8 +68,8 @@ def train(
         if not 0 < epoch <= plain_epochs(spec):
             where = f"after the start and up to epoch {plain_epochs(spec):g}, where the plain steps of this run end"
             raise UserError(f"--keep-states must be {where}, not {epoch:g}")
-    options = RunOptions(resume, progress, save_every, tensorboard, tuple(keep_states), str(trunk) if trunk else None)
-    if spec.machine.workers > 1 and not started_by_launcher():
+    options = RunOptions(resume, progress, save_every, tensorboard, tuple(keep_states), Path(trunk) if trunk else None)
+    if spec.machine.workers > 1 and not machine.started_by_launcher():
         return _train_in_workers(spec, folder, options, launcher)
     return train_worker(spec, folder, options)
 
@@ -113,33 +83,29 @@ class RunOptions:
     save_every: float = 60.0
     tensorboard: bool = False
     keep_states: Sequence[float] = ()
-    trunk: str | None = None
+    trunk: Path | None = None
 
 
-def _train_in_workers(spec: RunSpec, folder: Path, options: RunOptions, launcher: WorkerLauncher | None) -> RunResult:
+def _train_in_workers(
+    spec: RunSpec, folder: Path, options: RunOptions, launcher: distributed.WorkerLauncher | None
+) -> RunResult:
     """Start workers that each run `train_worker`, and return the run that they left; if one failed, record why."""
     prepared, present = _check_run(spec, folder, options)
     if present is not None and present.ended:
         return present
-    check_devices(spec.machine)
+    distributed.check_devices(spec.machine)
     load_model(spec, prepared)  # finds an error in it before any worker is started
-    first_record, written_before = _first_record(spec, prepared), written_at(folder)
-    job = {"spec": spec.to_dict(), "out": str(folder), "options": asdict(options)}
-    fault = try_workers("scala_lab.training.train", job, spec.machine, launcher)
-    result = read_run(folder)
-    if fault is not None and (result is None or not result.ended):
-        if fault.user_error is None or written_at(folder) != written_before:  # wrong input found at once leaves no run
-            record_failure(folder, fault.sentence, first_record)
-        raise_failure(fault, folder)
-    if result is None:
-        raise WorkerFailure(Fault(f"the workers left no run in {folder}"))
-    return result
-
-
-def train_job(values: dict[str, Any]) -> None:
-    """Train as one of the workers that `_train_in_workers` started."""
-    spec = RunSpec.from_dict(values["spec"]).resolved()
-    train_worker(spec, Path(values["out"]), RunOptions(**values["options"]))
+    first_record, written_before = _first_record(spec, prepared), run_dir.written_at(folder)
+    result, fault = distributed.try_workers(partial(train_worker, spec, folder, options), spec.machine, launcher)
+    if fault is None:
+        return result
+    present = run_dir.read_run(folder)
+    if present is not None and present.ended:
+        return present
+    begun = run_dir.written_at(folder) != written_before
+    if begun or fault.user_error is None:  # wrong input that was found at once leaves no run
+        run_dir.record_failure(folder, fault.sentence, first_record)
+    distributed.raise_failure(fault, folder)
 
 
 def train_worker(spec: RunSpec, folder: Path, options: RunOptions) -> RunResult:
@@ -147,18 +113,18 @@ def train_worker(spec: RunSpec, folder: Path, options: RunOptions) -> RunResult:
     prepared, present = _check_run(spec, folder, options)
     if present is not None and present.ended:
         return present
-    written_before = written_at(folder)
-    world = join_world(spec.machine)
+    written_before = run_dir.written_at(folder)
+    world = distributed.join_world(spec.machine)
     try:
         with torch.random.fork_rng(devices=[]), matrix_products(spec.machine.precision):
             training = Training(spec, prepared, world)
-            with locked(folder) if world.leads else nullcontext():
+            with run_dir.locked(folder) if world.leads else nullcontext():
                 return _run(training, folder, options)
     except Exception as error:
         fault = world.fail(error)
-        begun = written_at(folder) != written_before  # an error before that leaves no run
-        if world.leads and not orphaned() and (begun or (world.size > 1 and fault.user_error is None)):
-            record_failure(folder, fault.sentence, _first_record(spec, prepared))
+        begun = run_dir.written_at(folder) != written_before  # an error before that leaves no run
+        if world.leads and not machine.orphaned() and (begun or (world.size > 1 and fault.user_error is None)):
+            run_dir.record_failure(folder, fault.sentence, _first_record(spec, prepared))
         raise
     finally:
         world.leave()
@@ -166,26 +132,24 @@ def train_worker(spec: RunSpec, folder: Path, options: RunOptions) -> RunResult:
 
 def _check_run(spec: RunSpec, folder: Path, options: RunOptions) -> tuple[Prepared, RunResult | None]:
     """Check folder, data, spec and trunk; return the data, and the same run if the folder holds it already."""
-    present = check_folder(folder, spec, options.resume)
+    present = run_dir.check_folder(folder, spec, options.resume)
     prepared = prepare(spec)
     if present is not None:
-        check_inputs(present, prepared.fingerprints)
+        run_dir.check_inputs(present, prepared.fingerprints)
     if present is None or not present.ended:
         check_noise_starts(spec, len(prepared.train))
-        if options.trunk is not None and latest_state(folder / "state") is None:
-            check_trunk(Path(options.trunk), spec, prepared.fingerprints)
+        if options.trunk is not None and run_dir.latest_state(folder / "state") is None:
+            run_dir.check_trunk(options.trunk, spec, prepared.fingerprints)
     return prepared, present
 
 
 def _run(training: Training, folder: Path, options: RunOptions) -> RunResult:
     """Train to the end; on the first worker also write the checkpoint and the record."""
     spec, prepared, world = training.spec, training.data, training.world
-    state, trunk = latest_state(folder / "state"), None
-    if state is None and options.trunk is not None:
-        trunk = Path(options.trunk)
-        state = kept_state(trunk, spec)
-    training.restore(state)
-    writer = RunWriter(folder, _first_record(spec, prepared)) if world.leads else None
+    state = run_dir.latest_state(folder / "state")
+    trunk = options.trunk if state is None else None
+    training.restore(state if trunk is None else run_dir.kept_state(trunk, spec))
+    writer = run_dir.RunWriter(folder, _first_record(spec, prepared)) if world.leads else None
     if writer is not None:
         writer.update(
             learning_rate=training.rate,
@@ -201,22 +165,17 @@ def _run(training: Training, folder: Path, options: RunOptions) -> RunResult:
         writer.start_log(training.progress.steps_done, options.tensorboard)
     shown = options.progress and world.leads
     if shown:
-        warn_of_crowded_cores(spec.machine.device, spec.machine.workers, spec.machine.threads or 1)
-    try:
-        with RunBar(
-            f"{spec.recipe.method} {spec.data.task}", training.steps, training.progress.steps_done, shown
-        ) as bar:
-            keep = {steps_before(epoch, spec, len(prepared.train)) for epoch in options.keep_states}
-            finite = training.run(writer, bar, options.save_every, keep)
-    finally:
-        if writer is not None:
-            writer.close_log()
+        machine.warn_of_crowded_cores(spec.machine.device, spec.machine.workers, spec.machine.threads or 1)
+    bar = RunBar(f"{spec.recipe.method} {spec.data.task}", training.steps, training.progress.steps_done, shown)
+    with bar, nullcontext() if writer is None else closing(writer):
+        keep = {steps_before(epoch, spec, len(prepared.train)) for epoch in options.keep_states}
+        finite = training.run(writer, bar, options.save_every, keep)
     status = "finished" if finite else "diverged"
     if writer is None:
         return RunResult(folder, {"status": status, "metrics": {}})
     if finite:
-        save_checkpoint(folder / "checkpoint", training.model, prepared.tokenizer)
-        save_predictions(folder / PREDICTIONS, training.predictions)
+        run_dir.save_checkpoint(folder / "checkpoint", training.model, prepared.tokenizer)
+        run_dir.save_predictions(folder / run_dir.PREDICTIONS, training.predictions)
     writer.update(status=status, **_final_record(training))
     shutil.rmtree(folder / "state", ignore_errors=True)
     return RunResult(folder, writer.record)
@@ -236,7 +195,7 @@ def _first_record(spec: RunSpec, prepared: Prepared) -> dict[str, Any]:
         "samples": {name: len(split) for name, split in prepared.splits.items()},
         "skipped_rows": prepared.skipped_rows,
         "metrics": {},
-        "environment": describe_environment(),
+        "environment": machine.describe_environment(),
         "started": _utc_now(),
     }
 
@@ -261,16 +220,12 @@ def _final_record(training: Training) -> dict[str, Any]:
             "evaluation_seconds": progress.evaluation_seconds,
             "samples_per_second": progress.samples / max(progress.train_seconds, 1e-9),
             "tokens_per_second": progress.tokens / max(progress.train_seconds, 1e-9),
-            "phases": training.phases(),
+            "phases": training.clock.totals(),
         },
-        "peak_memory_bytes": peak_memory_bytes(),
+        "peak_memory_bytes": machine.peak_memory_bytes(),
         "ended": _utc_now(),
     }
 
 
 def _utc_now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
-if __name__ == "__main__":
-    work(sys.argv[1], train_job)

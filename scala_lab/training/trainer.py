@@ -51,12 +51,9 @@ class Progress:
     noised: int = 0
     skipped: int = 0
     noise_start: float | None = None
-    settling: dict[str, Any] | None = None
-    loss_scale: dict[str, Any] | None = None
     skipped_steps: int = 0
     train_seconds: float = 0.0
     evaluation_seconds: float = 0.0
-    phases: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     best: dict[str, Any] | None = None
     trunk: dict[str, Any] | None = None  # id and step of the run that this one branched off
@@ -113,13 +110,13 @@ class Training:
             if writer is not None:
                 writer.log(line)
                 bar.step(line)
+                if finite and step + 1 in keep:
+                    self._save(writer, keep=True)
+                if finite and not last and time.monotonic() - saved_at >= save_every:
+                    self._save(writer)
+                    saved_at = time.monotonic()
             if not finite:
                 return False
-            if writer is not None and step + 1 in keep:
-                self._save(writer, keep=True)
-            if writer is not None and time.monotonic() - saved_at >= save_every and not last:
-                self._save(writer)
-                saved_at = time.monotonic()
         self.progress.metrics |= self._evaluate(self.data.kept_apart)
         self._evaluate({"train": self.data.train.take(np.arange(min(len(self.data.train), FIT_ROWS)))})
         for name, metrics in self.progress.metrics.items():
@@ -274,9 +271,10 @@ class Training:
 
     def _save(self, writer: RunWriter, keep: bool = False) -> None:
         writer.sync_log()  # on disk before the state says that its steps are done
-        settling = None if self.settling is None else vars(self.settling)
-        scale = None if self.loss_scale is None else vars(self.loss_scale)
-        position = {**vars(self.progress), "phases": self.phases(), "settling": settling, "loss_scale": scale}
+        rules = {
+            name: rule and vars(rule) for name, rule in (("settling", self.settling), ("loss_scale", self.loss_scale))
+        }
+        position = {**vars(self.progress), "phases": self.clock.totals(), **rules}
         steps = self.progress.steps_done
         if keep:
             position["trunk"] = {"id": self.spec.run_id, "step": steps}  # for the runs that branch off here
@@ -287,19 +285,15 @@ class Training:
     def restore(self, state: Path | None) -> None:
         """Go on from a saved state, if there is one; all workers must have the same."""
         if state is not None:
-            self.progress = Progress(**load_state(state, self.model, self.optimizer))
-            if self.progress.settling is not None:
-                self.settling = Settling(**self.progress.settling)
-            if self.progress.loss_scale is not None:
-                self.loss_scale = LossScale(**self.progress.loss_scale)
+            position = load_state(state, self.model, self.optimizer)
+            self.clock = Clock(self.world.device.type, position.pop("phases"))
+            settling, loss_scale = position.pop("settling"), position.pop("loss_scale")
+            self.settling = Settling(**settling) if settling else self.settling
+            self.loss_scale = LossScale(**loss_scale) if loss_scale else self.loss_scale
+            self.progress = Progress(**position)
         starts = self.world.gather(self.progress.steps_done)
         if starts is not None and len(set(starts)) > 1:
             raise UserError(f"workers would resume at different steps {starts}: --out must be on a shared file system")
-
-    def phases(self) -> dict[str, float]:
-        """Return the seconds by phase, those before a resume included."""
-        earlier, totals = self.progress.phases, self.clock.totals()
-        return {name: earlier.get(name, 0.0) + totals.get(name, 0.0) for name in {**earlier, **totals}}
 
 
 def predict_split(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from scala_lab.curvature.operator import SOLVER_VECTORS
 from scala_lab.errors import UserError
 from scala_lab.models import architectures
 from scala_lab.training.distributed import run_workers
+from tests.curvature import worker
 from tests.curvature.conftest import make_case
 from tests.curvature.dense import dense_hessian, tiny_batches, tiny_classifier
 
@@ -78,8 +80,7 @@ def test_two_workers_agree_with_one(tmp_path):
     model = tiny_classifier(tmp_path / "model")
     vector = random_vectors(sum(parameter.numel() for parameter in model.parameters()))[0]
     save_file({"vector": vector}, tmp_path / "vector.safetensors")
-    job = {"folder": str(tmp_path), "sizes": UNEVEN}
-    run_workers("tests.curvature.worker", job, MachineSpec(workers=2, threads=1, device="cpu"))
+    run_workers(partial(worker.main, str(tmp_path), UNEVEN), MachineSpec(workers=2, threads=1, device="cpu"))
     for dtype, tolerance in TOLERANCES.items():
         op = HessianOperator(model.to(dtype), whole_batch(UNEVEN))
         result = load_file(tmp_path / f"{dtype}.safetensors")

@@ -1,10 +1,9 @@
-"""One of two workers that multiply a vector, each with its own batches: `python -m tests.curvature.worker JOB`."""
+"""One of two workers that multiply a vector, each with its own batches."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import torch
@@ -13,7 +12,6 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification
 
 from scala_lab.curvature import HessianOperator, top_eigenpairs
-from scala_lab.training.distributed import work
 from tests.curvature.dense import tiny_batches
 
 
@@ -35,7 +33,3 @@ def main(folder: str, sizes: list[int]) -> None:
             save_file(found, Path(folder) / f"{dtype}.safetensors")
             (Path(folder) / f"{dtype}.json").write_text(json.dumps({"samples": op.samples, "loss": loss}))
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    work(sys.argv[1], lambda job: main(job["folder"], job["sizes"]))

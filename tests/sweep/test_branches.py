@@ -114,7 +114,7 @@ def test_states_that_nobody_deleted_are_deleted_by_the_next_sweep(arms, tmp_path
 
 def test_branch_without_a_kept_state_is_trained_from_scratch(arms, tmp_path, monkeypatch, steps):
     """The trunk failed before; another sweep deletes the states just before they are read; or they are damaged."""
-    from scala_lab.training import train as training
+    from scala_lab.training import run_dir
 
     store, branch = RunStore(tmp_path / "store"), arms[0]
     with monkeypatch.context() as patch:
@@ -127,17 +127,17 @@ def test_branch_without_a_kept_state_is_trained_from_scratch(arms, tmp_path, mon
     other = RunStore(tmp_path / "other")
     trunk = other.run_folder(arms[2])
     carry_out(Job(arms[2].resolved(), other.root, keep_states=(1.0,)))
-    check = training.check_trunk
+    check = run_dir.check_trunk
 
     def delete_first(*arguments):
         (trunk / "trunk").rename(tmp_path / "gone")
         check(*arguments)
 
-    monkeypatch.setattr(training, "check_trunk", delete_first)
+    monkeypatch.setattr(run_dir, "check_trunk", delete_first)
     carry_out(Job(branch.resolved(), other.root, trunk=trunk))
     assert (other.record(branch)["status"], other.record(branch)["trunk"]) == ("finished", None)
 
-    monkeypatch.setattr(training, "check_trunk", check)
+    monkeypatch.setattr(run_dir, "check_trunk", check)
     (tmp_path / "gone").rename(trunk / "trunk")
     (trunk / "trunk/00000003/position.json").unlink()
     also = arms[1]

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from scala_lab.config import RunSpec, plain_epochs
-from scala_lab.data.sources import published_rows
+from scala_lab.data.sources import all_rows, published_rows
 from scala_lab.data.synthetic.generation import generate
 from scala_lab.methods.cost import forward_passes
 from scala_lab.sweep import cost
@@ -123,7 +123,7 @@ def test_time_is_what_the_parts_take(inputs, tmp_path, monkeypatch):
     speed = cost.Speed(start=1.0, per_token=1e-3, per_update=1e-2)
     monkeypatch.setattr(cost, "_measure", lambda spec: speed)
     spec = tiny_spec(*inputs)
-    work, tokens = plan(spec), cost.mean_tokens(spec)
+    work, tokens = plan(spec), cost._sample(all_rows(spec.data), spec.encoder.model).train.lengths.mean()
     expected = 1.0 + (work.forward_passes + work.evaluations) * tokens * 1e-3 + work.steps * 1e-2
     assert run_seconds(spec.resolved(), work) == pytest.approx(expected)
 

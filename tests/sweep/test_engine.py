@@ -69,7 +69,7 @@ def test_sweep_trains_and_measures_what_is_missing_once(inputs, tmp_path):
     assert executor.order[4:] == [timing.id]  # alone, when all else is done
     assert records.runs.keys() == set(runs)
     assert all(records.find(cell)["status"] == "finished" for cell in cells)
-    assert records.measurements[second.id] == json.loads(store.measurement_file(second).read_text())
+    assert records.measurements[second.id] == json.loads(store.record_file(second).read_text())
     assert records.measurements[first.id]["of"] == [short.run_id, long.run_id]
 
     again = Here()
@@ -204,8 +204,8 @@ def test_store_that_is_a_file_is_refused_before_any_work(inputs, tmp_path):
 
 def test_damaged_measurement_is_named(inputs, tmp_path):
     store, measurement = RunStore(tmp_path), Measurement(measures.random_numbers)
-    store.measurement_file(measurement).parent.mkdir()
-    store.measurement_file(measurement).write_text('{"id": ')
+    store.record_file(measurement).parent.mkdir()
+    store.record_file(measurement).write_text('{"id": ')
     with pytest.raises(UserError, match="delete it to measure again"):
         store.records([Cell(measurement)])
 

@@ -12,7 +12,6 @@ from scala_lab.timing.model import (
     Compute,
     Link,
     Load,
-    Network,
     StepModel,
     Workload,
     best_workers,
@@ -30,7 +29,9 @@ MODEL = StepModel(
     NOISE,
     update={"adamw": 1e-3, "lamb": 2e-3},
     gradient_bytes=4e6,
-    network=Network(Link(1e-5, 1e9), Link(1e-4, 1e8), per_host=4),
+    within=Link(1e-5, 1e9),
+    across=Link(1e-4, 1e8),
+    per_host=4,
     crowding=1.1,
     update_crowding=1.3,
 )
@@ -70,7 +71,7 @@ def test_a_step_is_the_sum_of_its_parts():
     load = Load(2, 100, 3000, 90_000)
     own = PLAIN.seconds(load)
     assert MODEL.step_seconds(load, 1, "adamw") == pytest.approx(own + 1e-3)
-    exchange = MODEL.network.all_reduce(4e6, 8)
+    exchange = MODEL.exchange(8)
     assert MODEL.step_seconds(load, 8, "lamb") == pytest.approx(1.1 * own + 1.3 * 2e-3 + exchange)
     assert MODEL.without_communication(load, 8, "lamb") == pytest.approx(1.1 * own + 1.3 * 2e-3)
     # a delay of five sixths: one step in six has noise
@@ -80,7 +81,7 @@ def test_a_step_is_the_sum_of_its_parts():
 
 def test_without_cost_of_communication_or_of_steps_scaling_is_perfect():
     free = replace(MODEL, plain=Compute(0, 0, 1e-4, 2e-5), update={"adamw": 0.0}, crowding=1.0, update_crowding=1.0)
-    free = replace(free, network=Network(FREE, FREE, 4))
+    free = replace(free, within=FREE, across=FREE)
     alone = epoch_seconds(free, WORK, 1024, 1)
     for workers in NUMBERS:
         assert epoch_seconds(free, WORK, 1024, workers) == pytest.approx(alone / workers)
@@ -115,10 +116,10 @@ def test_limits():
 
 
 def test_hosts_exchange_only_what_each_has_summed_up():
-    network = Network(within=Link(0.0, 1e9), across=Link(0.0, 1e8), per_host=16)
-    assert network.all_reduce(1e8, 16) == pytest.approx(0.1 * 30 / 16)
-    assert network.all_reduce(1e8, 32) == pytest.approx(0.1 * 30 / 16 + 1.0)
-    assert network.all_reduce(1e8, 1) == 0
+    model = replace(MODEL, gradient_bytes=1e8, within=Link(0.0, 1e9), across=Link(0.0, 1e8), per_host=16)
+    assert model.exchange(16) == pytest.approx(0.1 * 30 / 16)
+    assert model.exchange(32) == pytest.approx(0.1 * 30 / 16 + 1.0)
+    assert model.exchange(1) == 0
 
 
 @pytest.mark.parametrize("members", [2, 5])

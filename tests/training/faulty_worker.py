@@ -1,14 +1,12 @@
-"""A worker that fails on purpose: `python -m tests.training.faulty_worker JOB`, or with the words of `scala-lab`.
+"""A worker that fails on purpose: `python -m tests.training.faulty_worker`, with the words of `scala-lab`.
 
 The variable FAULT says what happens to which worker: `RANK PLACE KIND`. It is read here alone, never by the package.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
-import sys
 from typing import Any
 
 import torch
@@ -16,9 +14,7 @@ import torch
 from scala_lab.cli import main
 from scala_lab.errors import UserError
 from scala_lab.machine import end_process
-from scala_lab.training import trainer
-from scala_lab.training.distributed import work
-from scala_lab.training.train import train_job
+from scala_lab.training import distributed, trainer
 from scala_lab.training.trainer import Training
 
 STEP = 2
@@ -66,7 +62,7 @@ def set_fault(rank: str, place: str, kind: str) -> None:
     if os.environ.get("RANK") != rank:
         return
     if place == "join":
-        before(importlib.import_module("scala_lab.training.train"), "join_world", lambda *_: fail(kind))
+        before(distributed, "join_world", lambda *_: fail(kind))
     if place == "load":
         before(trainer, "load_model", lambda *_: fail(kind))
     if place == "step":
@@ -78,6 +74,4 @@ def set_fault(rank: str, place: str, kind: str) -> None:
 
 if __name__ == "__main__":
     set_fault(*os.environ["FAULT"].split())
-    if sys.argv[1] == "train":
-        end_process(main())
-    work(sys.argv[1], train_job)
+    end_process(main())

@@ -10,12 +10,12 @@ import os
 import socket
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from scala_lab import machine as launcher
 from scala_lab.config import MachineSpec
 from scala_lab.training import distributed as launch
-from scala_lab.training.train import train_job
 from tests.training.faulty_worker import set_fault
 
 IMPORTED_LATE = ("transformers.models.bert.modeling_bert", "sklearn.metrics", "torch._dynamo")
@@ -55,7 +55,7 @@ _reserved: list[socket.socket] = []
 """Ports stay reserved until the tests end."""
 
 
-def start(arguments: Sequence[str], machine: MachineSpec, environment: dict[str, str]) -> list[Forked]:
+def start(arguments: Sequence[str], machine: MachineSpec) -> list[Forked]:
     """In place of `launch._start_here`."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.training.forked", *IMPORTED_LATE])
@@ -73,9 +73,9 @@ def start(arguments: Sequence[str], machine: MachineSpec, environment: dict[str,
     ]
 
 
-def work(job: str, variables: dict[str, str], rank: int) -> None:
+def work(folder: str, variables: dict[str, str], rank: int) -> None:
     """What a forked worker does, with the fault that FAULT says."""
     os.environ.update(variables, LOCAL_RANK=str(rank), **{launcher.LAUNCHER: str(os.getppid())})
     launcher._STARTED_BY = os.getppid()
     set_fault(*variables["FAULT"].split())
-    launch.work(job, train_job)
+    launch.work(Path(folder))

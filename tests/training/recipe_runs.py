@@ -1,12 +1,7 @@
-"""Gradients and weights of every recipe, computed by one process or by two; also run as a worker of two.
-
-As a script, `python -m tests.training.recipe_runs JOB` under torchrun's variables, with JOB a JSON object of model,
-files of rows and out folder.
-"""
+"""Gradients and weights of every recipe, computed by one process or by two."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import torch
@@ -14,7 +9,7 @@ from safetensors.torch import save_file
 
 from scala_lab.config import RunSpec
 from scala_lab.methods.recipes import RECIPES
-from scala_lab.training.distributed import World, join_world, work
+from scala_lab.training.distributed import World, join_world
 from scala_lab.training.preparation import prepare
 from scala_lab.training.trainer import Training
 from tests.command_line import own_rows
@@ -68,21 +63,17 @@ def gradient(spec: RunSpec, world: World = ALONE, step: int = 0) -> torch.Tensor
     return training.gradient.gradients.clone()
 
 
-def main(model: str, rows: list[str], out: str) -> None:
+def compute_all(model: Path, rows: list[Path], out: Path) -> None:
     """Compute everything as one of two workers; the first one writes it."""
-    world = join_world(recipe_spec("plain", Path(model), Path(rows[0]), workers=2).machine)
-    for file in map(Path, rows):
+    world = join_world(recipe_spec("plain", model, rows[0], workers=2).machine)
+    for file in rows:
         found = {}
         for method in RECIPES:
-            spec = recipe_spec(method, Path(model), file, micro_batch=2, workers=2)
+            spec = recipe_spec(method, model, file, micro_batch=2, workers=2)
             compared = spec.override(precision=precision_of(method)).resolved()
             found[f"{method} gradient"] = gradient(compared, world)
             found[f"{method} last gradient"] = gradient(compared, world, step=2)
             found[f"{method} weights"] = take_steps(make_training(spec, world))
         if world.leads:
-            save_file(found, Path(out) / f"{file.stem}.safetensors")
+            save_file(found, out / f"{file.stem}.safetensors")
     world.leave()
-
-
-if __name__ == "__main__":
-    work(sys.argv[1], lambda job: main(job["model"], job["rows"], job["out"]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from safetensors.torch import load_file
 
@@ -9,7 +11,16 @@ from scala_lab.config import MachineSpec
 from scala_lab.methods.recipes import RECIPES
 from scala_lab.training.distributed import run_workers
 from tests.tiny import write_rows
-from tests.training.recipe_runs import BATCH, difference, gradient, make_training, precision_of, recipe_spec, take_steps
+from tests.training.recipe_runs import (
+    BATCH,
+    compute_all,
+    difference,
+    gradient,
+    make_training,
+    precision_of,
+    recipe_spec,
+    take_steps,
+)
 
 # 41 rows: the third batch has 9; 33 rows: it has 1, fewer than the two workers
 ROWS = (41, 33)
@@ -22,8 +33,8 @@ def two_workers(tiny_bert, tmp_path_factory):
     """What two processes computed, by number of rows, and the files of rows."""
     folder = tmp_path_factory.mktemp("two")
     files = {count: write_rows(folder / f"rows{count}.csv", count) for count in ROWS}
-    job = {"model": str(tiny_bert), "rows": [str(file) for file in files.values()], "out": str(folder)}
-    run_workers("tests.training.recipe_runs", job, MachineSpec(workers=2, threads=1, device="cpu"))
+    job = partial(compute_all, tiny_bert, list(files.values()), folder)
+    run_workers(job, MachineSpec(workers=2, threads=1, device="cpu"))
     return {count: (file, load_file(folder / f"{file.stem}.safetensors")) for count, file in files.items()}
 
 

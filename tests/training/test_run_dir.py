@@ -182,12 +182,12 @@ def test_log_goes_on_after_the_last_saved_step(tmp_path):
     writer.start_log(0, tensorboard=False)
     for step in range(1, 6):
         writer.log({"step": step, "loss": float("nan")})
-    writer.close_log()
+    writer.close()
     assert log_of(tmp_path) == [1, 2, 3, 4, 5]
     assert strict_json((tmp_path / "metrics.jsonl").read_text().splitlines()[0])["loss"] is None
     writer.start_log(3, tensorboard=False)
     writer.log({"step": 4})
-    writer.close_log()
+    writer.close()
     assert log_of(tmp_path) == [1, 2, 3, 4]
 
 
@@ -197,7 +197,7 @@ def test_damaged_lines_are_cut_off(tmp_path, damage):
     writer = RunWriter(tmp_path, record())
     writer.start_log(3, tensorboard=False)
     writer.log({"step": 4})
-    writer.close_log()
+    writer.close()
     assert log_of(tmp_path) == [1, 2, 3, 4]
 
 
