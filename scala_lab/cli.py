@@ -1,8 +1,8 @@
 """The command line: `scala-lab COMMAND ...`, the same as `python -m scala_lab COMMAND ...`.
 
-A command is a module with a dataclass of its options and `run(options) -> exit code`; the dataclass's fields are its
-flags. A module that reads its flags in two stages defines `parse(args)` as well. Only the module of the given command
-is imported, and tyro and rich only when they are used, so that help takes 0.04 s.
+A command is a module with a dataclass of its options, whose fields are its flags, and `run(options) -> exit code`; it
+may define `parse(args)` as well. Only the module of the given command is imported, and tyro and rich only when they are
+used, so that help takes 0.04 s.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -30,29 +30,6 @@ if TYPE_CHECKING:
 
 Options = TypeVar("Options")
 
-
-class Command(NamedTuple):
-    """A command's dataclass of options in the module `scala_lab.commands.NAME`, and what it is for."""
-
-    options: str
-    summary: str
-
-
-COMMANDS = {
-    "train": Command("Train", "adapt a pretrained encoder to a task"),
-    "evaluate": Command("Evaluate", "metrics and predictions of any checkpoint"),
-    "sharpness": Command("Sharpness", "top Hessian eigenvalues of any checkpoint"),
-    "landscape": Command("Landscape", "loss around and between checkpoints, drawn"),
-    "study": Command("RunStudies", "figures and tables of the paper, and beyond it"),
-    "reproduce": Command("Reproduce", "all studies, with verdicts on every claim"),
-    "report": Command("Report", "draw a report again from its own records"),
-    "pretrain": Command("Pretrain", "make the embedded encoder again"),
-    "calibrate": Command("Calibrate", "this machine's speed, and time on more workers"),
-    "launch": Command("Launch", "a SLURM script for a run over several nodes"),
-    "hosts": Command("OnHosts", "train over several hosts that are all on this machine"),
-    "architectures": Command("Architectures", "which architectures give the stock model's results"),
-    "doctor": Command("Doctor", "what this machine has, and what is missing"),
-}
 
 QUIET = {
     "TOKENIZERS_PARALLELISM": "false",
@@ -102,10 +79,10 @@ def _dispatch(args: list[str]) -> int:
     for variable, value in QUIET.items():
         os.environ.setdefault(variable, value)
     gc.set_threshold(GARBAGE_THRESHOLD)
-    module = importlib.import_module(f"scala_lab.commands.{name}")
+    module, command = importlib.import_module(f"scala_lab.commands.{name}"), COMMANDS[name]
     if hasattr(module, "parse"):
         return int(module.run(module.parse(rest)))
-    return int(module.run(parse_flags(getattr(module, COMMANDS[name].options), rest, prog=f"scala-lab {name}")))
+    return int(module.run(command.parse(getattr(module, command.options), rest, f"scala-lab {name}")))
 
 
 def _help() -> str:
@@ -120,12 +97,6 @@ ScaLA: large-batch adaptation of pretrained transformers with light adversarial 
 `scala-lab COMMAND --help` lists a command's flags; `scala-lab train` alone is a first run."""
 
 
-def split_command(args: list[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Split a command's own flags from the command that follows them after `--`."""
-    end = args.index("--") if "--" in args else len(args)
-    return args[:end], tuple(args[end + 1 :])
-
-
 def parse_flags(dataclass_type: type[Options], args: list[str], prog: str, default: Options | None = None) -> Options:
     """Read the flags of a dataclass: its fields, those of nested dataclasses included, with their docstrings as help.
 
@@ -133,9 +104,8 @@ def parse_flags(dataclass_type: type[Options], args: list[str], prog: str, defau
     """
     import tyro
 
-    keywords: dict[str, Any] = {"prog": prog, "config": (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)}
-    if default is not None:
-        keywords["default"] = default
+    keywords: dict[str, Any] = {"prog": prog, "default": tyro.MISSING_NONPROP if default is None else default}
+    keywords["config"] = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
     message = io.StringIO()
     try:
         with contextlib.redirect_stderr(message):
@@ -186,14 +156,6 @@ _PLAIN_SENTENCES = {
 }
 
 
-def result_console() -> Console:
-    """Open the console for results: as wide as the terminal, or unlimited into a file or a pipe."""
-    from rich.console import Console
-
-    console = Console()
-    return console if console.is_terminal else Console(width=10_000)
-
-
 def parse_with_run_data(options_type: type[Options], args: list[str], prog: str) -> Options:
     """Parse the flags of a command with `checkpoints` and `data`; without --task, use the data of a run among them."""
     options: Any = parse_flags(options_type, args, prog=prog)
@@ -217,24 +179,58 @@ def _data_of_run(checkpoint: Path) -> DataSpec | None:
     return None if run is None else dataclasses.replace(run.spec.data, label_names=())
 
 
-def check_checkpoints(checkpoints: Sequence[Path]) -> None:
-    """Refuse folders without a model, before anything slow is done."""
+def parse_with_command(options_type: type[Options], args: list[str], prog: str) -> Options:
+    """Parse a command's own flags, and keep the command that follows them after `--` as `command`."""
+    end = args.index("--") if "--" in args else len(args)
+    options: Any = parse_flags(options_type, args[:end], prog)
+    return dataclasses.replace(options, command=tuple(args[end + 1 :]))
+
+
+class Command(NamedTuple):
+    """A command's dataclass of options in the module `scala_lab.commands.NAME`, what it is for, how flags are read."""
+
+    options: str
+    summary: str
+    parse: Callable[..., Any] = parse_flags
+
+
+COMMANDS = {
+    "train": Command("Train", "adapt a pretrained encoder to a task"),
+    "evaluate": Command("Evaluate", "metrics and predictions of any checkpoint", parse_with_run_data),
+    "sharpness": Command("Sharpness", "top Hessian eigenvalues of any checkpoint", parse_with_run_data),
+    "landscape": Command("Landscape", "loss around and between checkpoints, drawn", parse_with_run_data),
+    "study": Command("RunStudies", "figures and tables of the paper, and beyond it"),
+    "reproduce": Command("Reproduce", "all studies, with verdicts on every claim"),
+    "report": Command("Report", "draw a report again from its own records"),
+    "pretrain": Command("Pretrain", "make the embedded encoder again"),
+    "calibrate": Command("Calibrate", "this machine's speed, and time on more workers"),
+    "launch": Command("Launch", "a SLURM script for a run over several nodes", parse_with_command),
+    "hosts": Command("OnHosts", "train over several hosts that are all on this machine", parse_with_command),
+    "architectures": Command("Architectures", "which architectures give the stock model's results"),
+    "doctor": Command("Doctor", "what this machine has, and what is missing"),
+}
+
+
+def result_console() -> Console:
+    """Open the console for results: as wide as the terminal, or unlimited into a file or a pipe."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=10_000)
+
+
+def check_checkpoints(checkpoints: Sequence[Path], distinct: bool = False) -> None:
+    """Refuse folders without a model, and one that is given twice where a figure has to tell them apart."""
     from scala_lab.models.loading import locate_model
 
     if not checkpoints:
         raise UserError("at least one checkpoint folder is needed")
-    for checkpoint in checkpoints:
+    for index, checkpoint in enumerate(checkpoints):
         if not checkpoint.is_dir():
             problem = "a file, not a folder" if checkpoint.exists() else "missing"
             raise UserError(f"checkpoint {checkpoint} is {problem}")
         locate_model(str(checkpoint))
-
-
-def check_distinct(checkpoints: Sequence[Path]) -> None:
-    """Refuse a checkpoint that is given twice: a figure could not tell the two apart."""
-    folders = [checkpoint.resolve() for checkpoint in checkpoints]
-    for index, checkpoint in enumerate(checkpoints):
-        if folders[index] in folders[:index]:
+        if distinct and any(checkpoint.samefile(other) for other in checkpoints[:index]):
             raise UserError(f"checkpoint {checkpoint} is given twice")
 
 

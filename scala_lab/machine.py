@@ -182,11 +182,8 @@ def _version(package: str) -> str | None:
 def _commit() -> str | None:
     if not (PACKAGE_PARENT / ".git").exists():  # not run from a source tree
         return None
-    command = ["git", "rev-parse", "HEAD"]
+    command = ["git", "-C", str(PACKAGE_PARENT), "rev-parse", "HEAD"]
     try:
-        return (
-            subprocess.run(command, cwd=PACKAGE_PARENT, capture_output=True, text=True, timeout=5).stdout.strip()
-            or None
-        )
+        return subprocess.run(command, capture_output=True, text=True, timeout=5).stdout.strip() or None
     except (OSError, subprocess.TimeoutExpired):
         return None

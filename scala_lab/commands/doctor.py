@@ -164,11 +164,9 @@ def _torch() -> list[Finding]:
         findings.append(Finding("torch", "precisions", "ok", ", ".join(precisions("cpu"))))
     findings.append(Finding("torch", "threads", "ok", f"{default_threads()} by default"))
     for name, use in (("gloo", "CPU"), ("nccl", "GPU")):
-        if torch.distributed.is_available() and getattr(torch.distributed, f"is_{name}_available")():
-            findings.append(Finding("torch", name, "ok", f"several {use} workers"))
-        else:
-            absence = f"not in this build of torch: no {use} workers beyond one"
-            findings.append(Finding("torch", name, "absent", absence))
+        there = torch.distributed.is_available() and getattr(torch.distributed, f"is_{name}_available")()
+        value = f"several {use} workers" if there else f"not in this build of torch: no {use} workers beyond one"
+        findings.append(Finding("torch", name, "ok" if there else "absent", value))
     suggested = f"--workers {gpus}" if gpus else f"--workers 1 --threads {usable_cores()}"
     return [*findings, Finding("suggestion", "flags", "ok", suggested)]
 

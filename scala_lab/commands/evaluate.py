@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from scala_lab.cli import check_checkpoints, check_new_file, parse_with_run_data
+from scala_lab.cli import check_checkpoints, check_new_file
 from scala_lab.config import BatchSpec, DataSpec, RunSpec
 from scala_lab.errors import UserError
 from scala_lab.machine import default_threads, pick_device
@@ -39,11 +39,6 @@ class Evaluate:
     """CPU threads; 0 for as many as OMP_NUM_THREADS says, else all cores."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: CUDA where there is one."""
-
-
-def parse(args: list[str]) -> Evaluate:
-    """Parse flags; without --task, take the data of the first run folder."""
-    return parse_with_run_data(Evaluate, args, prog="scala-lab evaluate")
 
 
 def run(options: Evaluate) -> int:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import tyro
 
-from scala_lab.cli import parse_flags, split_command
 from scala_lab.commands import train
 from scala_lab.errors import UserError
 
@@ -28,12 +27,6 @@ class OnHosts:
     """Of each host's link in each direction, such as 200mbit or 10gbit; default no limit."""
     command: tyro.conf.Suppress[tuple[str, ...]] = ()
     """Stands after `--`."""
-
-
-def parse(args: list[str]) -> OnHosts:
-    """Parse flags of the hosts before `--`, and keep the command after it."""
-    own, command = split_command(args)
-    return replace(parse_flags(OnHosts, own, prog="scala-lab hosts"), command=command)
 
 
 def run(options: OnHosts) -> int:

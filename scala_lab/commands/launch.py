@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
 
-from scala_lab.cli import parse_flags, split_command
 from scala_lab.commands import train
 from scala_lab.errors import UserError
 
@@ -55,12 +54,6 @@ class Launch:
     def workers(self) -> int:
         """Workers on each node."""
         return self.gpus_per_node if self.workers_per_node is None else self.workers_per_node
-
-
-def parse(args: list[str]) -> Launch:
-    """Parse flags of the job before `--`, and keep the command after it."""
-    own, command = split_command(args)
-    return replace(parse_flags(Launch, own, prog="scala-lab launch"), command=command)
 
 
 def run(options: Launch) -> int:

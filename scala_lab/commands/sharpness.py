@@ -11,14 +11,7 @@ from typing import Annotated, Any
 import tyro
 from rich.table import Table
 
-from scala_lab.cli import (
-    check_checkpoints,
-    check_distinct,
-    check_new_file,
-    check_new_folder,
-    parse_with_run_data,
-    result_console,
-)
+from scala_lab.cli import check_checkpoints, check_new_file, check_new_folder, result_console
 from scala_lab.curvature.checkpoint import (
     SharpnessOptions,
     all_converged,
@@ -50,11 +43,6 @@ class Sharpness(SharpnessOptions):
     """Folder for the table (CSV) and figures (PNG and SVG)."""
 
 
-def parse(args: list[str]) -> Sharpness:
-    """Parse flags; without --task, with the data of the first run folder."""
-    return parse_with_run_data(Sharpness, args, prog="scala-lab sharpness")
-
-
 def run(options: Sharpness) -> int:
     """Measure every checkpoint, print a table, write files; 1 if anything has not converged."""
     _check(options)
@@ -75,8 +63,7 @@ def run(options: Sharpness) -> int:
 
 
 def _check(options: Sharpness) -> None:
-    check_checkpoints(options.checkpoints)
-    check_distinct(options.checkpoints)
+    check_checkpoints(options.checkpoints, distinct=True)
     options.over.check(options.data)
     for name in ("repeats", "top_k", "workers"):
         if getattr(options, name) < 1:

@@ -80,12 +80,8 @@ def run(options: Train, launcher: WorkerLauncher | None = None) -> int:
     locate_model(options.spec.encoder.model)  # before the name, which needs a valid path
     out = options.out or Path("runs") / options.spec.resolved().name
     present = read_run(out)
-    how: dict[str, Any] = {
-        "resume": options.resume,
-        "save_every": options.save_every,
-        "tensorboard": options.tensorboard,
-        "keep_states": options.keep_states,
-        "trunk": options.trunk,
+    how: Any = {
+        name: getattr(options, name) for name in ("resume", "save_every", "tensorboard", "keep_states", "trunk")
     }
     try:
         result = train(options.spec, out, progress=True, launcher=launcher, **how)

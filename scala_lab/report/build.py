@@ -374,7 +374,7 @@ def _flag(name: str, value: Any, *, optional: bool) -> list[str]:
 def _run_lines(records: Records, chapters: Sequence[Chapter]) -> list[dict[str, Any]]:
     """List all runs by name, each with the command that trains it."""
     lines = []
-    for key, record in records.runs.items():
+    for record in records.runs.values():
         spec, timing = record["spec"], record.get("timing") or {}
         cells = {
             "task": _cell(Path(spec["data"]["task"]).name),
@@ -387,14 +387,14 @@ def _run_lines(records: Records, chapters: Sequence[Chapter]) -> list[dict[str, 
             "steps": _cell(record.get("steps_done"), ",d"),
             "seconds": _cell(timing.get("train_seconds"), ",.1f"),
         }
-        lines.append(_line(key, record, cells, train_command(spec), chapters))
+        lines.append(_line(record, cells, train_command(spec), chapters))
     return sorted(lines, key=lambda line: line["name"])
 
 
 def _measurement_lines(records: Records, chapters: Sequence[Chapter]) -> list[dict[str, Any]]:
     """List all measurements by name, each with its settings."""
     lines = []
-    for key, record in records.measurements.items():
+    for record in records.measurements.values():
         runs = [records.runs[run]["name"] if run in records.runs else run for run in record.get("of", ())]
         cells = {
             "function": _cell(record["function"].rpartition(":")[2]),
@@ -403,7 +403,7 @@ def _measurement_lines(records: Records, chapters: Sequence[Chapter]) -> list[di
         }
         settings = json.dumps(record["settings"], sort_keys=True)
         detail = f"{record['function']} {settings}" + (f" of {', '.join(runs)}" if runs else "")
-        lines.append(_line(key, record, cells, detail, chapters))
+        lines.append(_line(record, cells, detail, chapters))
     return sorted(lines, key=lambda line: line["name"])
 
 
@@ -419,12 +419,10 @@ def _environment_rows(records: Records) -> list[tuple[str, str]]:
     return [(name, ", ".join(values)) for name, values in values_by_name.items()]
 
 
-def _line(
-    key: str, record: Mapping[str, Any], cells: Mapping[str, tuple[str, Any]], detail: str, chapters: Sequence[Chapter]
-) -> dict[str, Any]:
+def _line(record: Mapping[str, Any], cells: dict[str, Any], detail: str, chapters: Sequence[Chapter]) -> dict[str, Any]:
     line = {"name": record["name"], "status": record["status"], "cells": cells, "detail": detail}
     error = " ".join(str(record.get("error") or "").split())
-    return {**line, "error": error, "studies": [chapter.name for chapter in chapters if key in chapter.ids]}
+    return {**line, "error": error, "studies": [chapter.name for chapter in chapters if record["id"] in chapter.ids]}
 
 
 def _score(record: Mapping[str, Any]) -> float | None:
