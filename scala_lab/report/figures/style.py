@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from scala_lab.errors import UserError
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 COLOURS = ("#0b2f66", "#d1660a", "#5c8a3a", "#a83279", "#7a7f85", "#3aa0c9")
@@ -85,7 +86,7 @@ def line_with_band(axes: Axes, x: pd.Series, rows: pd.DataFrame, label: str, sty
 def bar_style(index: int, **changes: Any) -> dict[str, Any]:
     """Return fill, hatch and edge of the index-th kind of bar of a figure."""
     fill, hatch = FILLS[index % len(FILLS)], HATCHES[index % len(HATCHES)]
-    return {"color": fill, "hatch": hatch, "edgecolor": "black", "linewidth": 0.8, **changes}
+    return {"facecolor": fill, "hatch": hatch, "edgecolor": "black", "linewidth": 0.8, **changes}
 
 
 def round_numbers(low: float, high: float, digits: Iterable[int]) -> list[float]:
@@ -93,6 +94,28 @@ def round_numbers(low: float, high: float, digits: Iterable[int]) -> list[float]
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     numbers = [digit * 10.0**power for power in powers for digit in digits]
     return [number for number in numbers if low <= number <= high]
+
+
+def set_ticks(axis: Axis, ticks: Iterable[float]) -> None:
+    """Mark some numbers on an axis, written plainly, and nothing between them."""
+    axis.set_ticks(list(ticks), [f"{tick:g}" for tick in ticks])
+    axis.set_ticks([], minor=True)
+
+
+def annotate_row(axes: Axes, x: float, row: float, text: str, **style: Any) -> None:
+    """Write a text beside the right end of a horizontal bar."""
+    axes.annotate(text, (x, row), xytext=(5, 0), textcoords="offset points", va="center", **style)
+
+
+def legend_below(figure: Figure, ncols: int, looks: Mapping[str, dict[str, Any]] | None = None, **style: Any) -> None:
+    """Explain all labels of a figure below it, each once, and then black lines by their looks."""
+    from matplotlib.lines import Line2D
+
+    handles: dict[str, Any] = {}
+    for axes in figure.axes:
+        handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    handles |= {name: Line2D([], [], color="black", **look) for name, look in (looks or {}).items()}
+    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=ncols, **style)
 
 
 def label_rows(axes: Axes, labels: list[str]) -> None:
