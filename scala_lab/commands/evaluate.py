@@ -12,7 +12,7 @@ import tyro
 
 from scala_lab.cli import check_checkpoints, check_new_file
 from scala_lab.config import BatchSpec, DataSpec, RunSpec
-from scala_lab.errors import UserError
+from scala_lab.errors import UserError, check_at_least
 from scala_lab.machine import default_threads, pick_device
 
 
@@ -80,8 +80,7 @@ def _check(options: Evaluate) -> None:
     """Refuse what would fail only after minutes of evaluation."""
     check_checkpoints(options.checkpoints)
     RunSpec(data=options.data, batches=BatchSpec(micro_batch=options.micro_batch)).resolved()
-    if options.threads < 0:
-        raise UserError(f"--threads must be at least 0, not {options.threads}")
+    check_at_least(0, threads=options.threads)
     if options.predictions is not None and options.predictions == options.json_:
         raise UserError(f"--predictions and --json must be different files, not both {options.json_}")
     check_new_file(options.predictions)

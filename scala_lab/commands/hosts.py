@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import tyro
 
 from scala_lab.commands import train
-from scala_lab.errors import UserError
+from scala_lab.errors import UserError, check_at_least
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,7 @@ def run(options: OnHosts) -> int:
 
     if not options.command or options.command[0] != "train":
         raise UserError("hosts: give the run after `--`, as in `scala-lab hosts --rate 200mbit -- train --workers 2`")
-    if options.count < 1:
-        raise UserError(f"hosts: --count must be at least 1, not {options.count}")
+    check_at_least(1, "hosts: ", count=options.count)
     run_options = train.parse(list(options.command[1:]))
     workers = run_options.spec.machine.workers
     if workers % options.count:

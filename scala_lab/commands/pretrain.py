@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scala_lab.errors import UserError
+from scala_lab.errors import check_at_least
 
 TOLERANCE = 0.01
 """Largest relative difference of held-out losses between machines that counts as the same encoder."""
@@ -40,14 +40,11 @@ def _pretrain(options: Pretrain) -> int:
     from scala_lab.models.embedded import FOLDER
     from scala_lab.models.pretrain import Settings, check_folder, pretrain
 
-    flags = {"steps": options.steps, "threads": options.threads, "seed": options.seed}
-    given = {name: value for name, value in flags.items() if value is not None}
-    for name, value in given.items():
-        minimum = 0 if name == "seed" else 1
-        if value < minimum:
-            raise UserError(f"--{name} must be at least {minimum}, not {value}")
+    given = {"steps": options.steps, "threads": options.threads}
+    check_at_least(1, **given)
+    check_at_least(0, seed=options.seed)
     check_folder(options.out)
-    settings = Settings(**given)
+    settings = Settings(seed=options.seed, **{name: value for name, value in given.items() if value is not None})
     console = Console()
     console.print("writing the text ...")
     columns = (TextColumn("pretraining"), BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]:.3f}"))

@@ -19,7 +19,7 @@ from scala_lab.curvature.checkpoint import (
     measure_sharpness,
     short_names,
 )
-from scala_lab.errors import UserError
+from scala_lab.errors import UserError, check_at_least
 from scala_lab.files import new_folder, write_json
 from scala_lab.machine import started_by_launcher
 from scala_lab.training.distributed import WorkerFailure, check_devices
@@ -65,9 +65,7 @@ def run(options: Sharpness) -> int:
 def _check(options: Sharpness) -> None:
     check_checkpoints(options.checkpoints, distinct=True)
     options.over.check(options.data)
-    for name in ("repeats", "top_k", "workers"):
-        if getattr(options, name) < 1:
-            raise UserError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(options, name)}")
+    check_at_least(1, repeats=options.repeats, top_k=options.top_k, workers=options.workers)
     if options.max_products < options.top_k:
         raise UserError(f"--top-k {options.top_k} takes at least as many products: raise --max-products")
     if not 0 < options.tol < float("inf"):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from scala_lab.config import RunSpec
-from scala_lab.errors import UserError
+from scala_lab.errors import UserError, check_at_least
 from scala_lab.study.api import Study, all_studies, find_study, place_in_paper
 from scala_lab.study.profiles import find_profile
 from scala_lab.study.tuning import Choices
@@ -148,8 +148,7 @@ def _check_options(studies: Mapping[str, Study], options: SweepOptions) -> None:
         raise UserError(f"data folder {options.data_dir} does not exist")
     if options.model is not None:
         locate_model(options.model)
-    if options.processes is not None and options.processes < 1:
-        raise UserError(f"--processes must be at least 1, not {options.processes}")
+    check_at_least(1, processes=options.processes)
 
 
 def _manifest(studies: Mapping[str, Study], options: SweepOptions, command: Sequence[str]) -> Manifest:

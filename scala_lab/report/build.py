@@ -12,7 +12,7 @@ import shlex
 import shutil
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from scala_lab.methods.recipes import find_recipe
 from scala_lab.report.arms import arms_table, tuning_table
 from scala_lab.report.chapter import MANIFEST_FILE, Chapter, Manifest, Piece, figure_piece, read_chapter, table_piece
 from scala_lab.report.figures.forest import SIGNS, forest_figure
-from scala_lab.report.tables import NOTHING, heading_groups
+from scala_lab.report.tables import NOTHING, heading_groups, markdown_row
 from scala_lab.study.api import Drawing
 from scala_lab.study.statistics import FACTOR, MAX_N
 from scala_lab.study.verdicts import ClaimRecord, Part, number_text, range_text
@@ -112,9 +112,25 @@ def _draw(folder: Path, manifest: Manifest, profile: Profile, chapters: Sequence
     _write_pieces(folder / "figures", [*figures, *(piece for chapter in chapters for piece in chapter.figures)])
     _write_pieces(folder / "tables", [*tables, *(piece for chapter in chapters for piece in chapter.tables)])
     write_json(folder / "claims.json", [record.to_dict() for record in claims])
-    write_text(folder / "claims.md", claims_markdown(claims, worth(profile, records)))
-    own = {piece.stem: piece for piece in (*figures, *tables)}
-    write_text(folder / PAGE, render_page(manifest, profile, chapters, claims, records, own))
+    counts = Counter(record.verdict for record in claims)
+    content = {
+        "manifest": manifest,
+        "profile": profile,
+        "facts": _profile_facts(profile),
+        "chapters": chapters,
+        "claims": claims,
+        "verdict_counts": {verdict: counts[verdict] for verdict in SIGNS if counts[verdict]},
+        "worth": worth(profile, records),
+        "own": {piece.stem: piece for piece in (*figures, *tables)},  # of no study
+        "commands": {chapter.reference: study_command(manifest, chapter.reference) for chapter in chapters},
+        "runs": _run_lines(records, chapters),
+        "measurements": _measurement_lines(records, chapters),
+        "environment": _environment_rows(records),
+        "version": VERSION,
+    }
+    templates = _templates()
+    for name in ("claims.md", PAGE):
+        write_text(folder / name, templates.get_template(f"{name}.j2").render(content))
 
 
 def _write_pieces(folder: Path, pieces: Sequence[Piece]) -> None:
@@ -154,32 +170,6 @@ def worth(profile: Profile, records: Records) -> str:
         counts = Counter(run["steps"] for run in runs if run["spec"]["batches"]["batch_size"] == size)
         facts += [f"{count:,} steps at B={size:,}" for count, _ in counts.most_common(1)]
     return f"{', '.join(facts)}, {len(profile.seeds)} seeds{'; ' * bool(profile.demonstration)}{profile.demonstration}"
-
-
-def claims_markdown(claims: Sequence[ClaimRecord], worth: str) -> str:
-    """Write a table of all claims, and below it the evidence for each: parts, gates, sensitivity and rule."""
-    head = ("claim", "verdict", "where", "statement", "paper", "why")
-    tally = f"{_tally(verdict_counts(claims)) or 'None'}. What they are worth: {worth}."
-    lines = ["# Claims", "", tally, "", _markdown_row(head), "|---" * len(head) + "|"]
-    for record in claims:
-        claim, verdict = record.claim, f"{SIGNS[record.verdict]} {record.verdict}"
-        lines.append(_markdown_row((claim.id, verdict, claim.source, claim.statement, claim.paper, record.why)))
-    for record in claims:
-        title, rule = f"## {record.claim.id}: {record.verdict}", f"{record.claim.rule} (study `{record.claim.study}`)"
-        lines += ["", title, "", rule]
-        rows = [part_cells(record, part) for part in record.parts]
-        if rows:
-            lines += ["", _markdown_row(rows[0]), "|---" * len(rows[0]) + "|"]
-            lines += [_markdown_row(row.values()) for row in rows]
-        lines += ["", *(f"- {line}" for line in gate_lines(record))] if record.gates else []
-        lines += ["", sensitivity_text(record)] if record.sensitivity else []
-    return "\n".join(lines) + "\n"
-
-
-def verdict_counts(claims: Sequence[ClaimRecord]) -> dict[str, int]:
-    """Count claims by verdict, in the order in which verdicts are shown."""
-    counts = Counter(record.verdict for record in claims)
-    return {verdict: counts[verdict] for verdict in SIGNS if counts[verdict]}
 
 
 def part_cells(record: ClaimRecord, part: Part) -> dict[str, str]:
@@ -231,71 +221,28 @@ def sensitivity_text(record: ClaimRecord) -> str:
     return f"Sensitivity (each seed or task left out, margins halved and doubled): {'; '.join([same, *others])}."
 
 
-def _markdown_row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
 TEMPLATES = Path(__file__).parent / "templates"
 FIGURE_SCALE = 0.66
 """Size of a figure on the page over its pixels: letters are about as large as those of the tables, and sharp."""
 STATUSES = ("finished", "diverged", "failed", "running", "missing")
 
 
-def render_page(
-    manifest: Manifest,
-    profile: Profile,
-    chapters: Sequence[Chapter],
-    claims: Sequence[ClaimRecord],
-    records: Records,
-    own: Mapping[str, Piece],
-) -> str:
-    """Return the page as text, chapters and claims in the given order; `own` are the pieces of no study, by stem."""
-    by_study = {chapter.name: [each for each in claims if each.claim.study == chapter.name] for chapter in chapters}
-    template = _environment().get_template("index.html.j2")
-    return template.render(
-        manifest=manifest,
-        profile=profile,
-        facts=_profile_facts(profile),
-        chapters=chapters,
-        claims=claims,
-        verdict_counts=verdict_counts(claims),
-        worth=worth(profile, records),
-        own=own,
-        claims_of=by_study,
-        commands={chapter.reference: study_command(manifest, chapter.reference) for chapter in chapters},
-        runs=_run_lines(records, chapters),
-        measurements=_measurement_lines(records, chapters),
-        environment=_environment_rows(records),
-        version=VERSION,
-    )
-
-
-def _environment() -> Environment:
+def _templates() -> Environment:
+    """Load the templates of the page and of claims.md, with the functions that they call."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    lines: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    loader, escaped = FileSystemLoader(TEMPLATES), lambda name: name == f"{PAGE}.j2"
+    environment = Environment(loader=loader, autoescape=escaped, undefined=StrictUndefined, **lines)
     environment.globals["inlined"] = lambda name: Markup((TEMPLATES / name).read_text(encoding="utf-8"))
     environment.globals |= {"symbols": SIGNS, "part_cells": part_cells}
-    environment.filters |= {
-        "picture": _picture,
-        "sort_key": _sort_key,
-        "tally": _tally,
-        "gate_lines": gate_lines,
-        "sensitivity_text": sensitivity_text,
-        "groups": lambda columns: heading_groups([column.heading for column in columns]),
-    }
+    for function in (markdown_row, picture, sort_key, tally, gate_lines, sensitivity_text, heading_groups):
+        environment.filters[function.__name__] = function
     return environment
 
 
-def _picture(piece: Piece) -> Markup:
+def picture(piece: Piece) -> Markup:
     """Write source and size of an image: a browser that knows the size before it decodes keeps links in place."""
     from markupsafe import Markup
 
@@ -305,14 +252,14 @@ def _picture(piece: Piece) -> Markup:
     return Markup('src="data:image/png;base64,{}" width="{}" height="{}"').format(text, width, height)
 
 
-def _sort_key(value: Any) -> str:
+def sort_key(value: Any) -> str:
     """Return what a cell is sorted by: a number in full, '' where there is none (always last), else its text."""
     if value is None or value != value:
         return ""
     return repr(float(value)) if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
 
 
-def _tally(statuses: Mapping[str, int]) -> str:
+def tally(statuses: Mapping[str, int]) -> str:
     """Write counts: `30 finished, 2 diverged`."""
     return ", ".join(f"{statuses[name]} {name}" for name in (*STATUSES, *SIGNS) if statuses.get(name))
 

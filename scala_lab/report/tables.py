@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -111,13 +111,15 @@ def csv_text(table: Tabulation) -> str:
 def markdown_text(table: Tabulation) -> str:
     """Write caption, table and notes."""
     columns = columns_of(table)
-    head = " | ".join(_piped(column.heading) for column in columns)
-    rule = " | ".join("---:" if column.numeric else "---" for column in columns)
-    rows = (" | ".join(map(_piped, row)) for row in zip(*(column.texts for column in columns), strict=True))
-    lines = [f"**{table.caption}**", "", f"| {head} |", f"| {rule} |", *(f"| {row} |" for row in rows)]
-    for note in table.notes:
-        lines += ["", note]
-    return "\n".join(lines) + "\n"
+    heads = [[column.heading for column in columns], ["---:" if column.numeric else "---" for column in columns]]
+    rows = map(markdown_row, [*heads, *zip(*(column.texts for column in columns), strict=True)])
+    notes = [line for note in table.notes for line in ("", note)]
+    return "\n".join([f"**{table.caption}**", "", *rows, *notes]) + "\n"
+
+
+def markdown_row(cells: Iterable[str]) -> str:
+    """Write a line of a table."""
+    return "| " + " | ".join(cell.replace("\\", "\\\\").replace("|", "\\|") for cell in cells) + " |"
 
 
 def latex_text(table: Tabulation, label: str) -> str:
@@ -203,7 +205,3 @@ def _is_number(value: Any) -> bool:
 def _heading(name: Any) -> str:
     parts = name if isinstance(name, tuple) else (name,)
     return " ".join(str(part) for part in parts if str(part) != "")
-
-
-def _piped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|")
