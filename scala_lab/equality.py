@@ -54,6 +54,11 @@ class Comparison:
         """Whether the result is the stock model's."""
         return self.difference is not None and self.difference <= EQUAL
 
+    def __str__(self) -> str:
+        if self.difference is None:
+            return f"refused: {self.refusal}"
+        return f"{'equal to stock' if self.equal else 'NOT EQUAL'} ({self.difference:.0e})"
+
 
 def compare_architecture(model_type: str) -> list[Comparison]:
     """Compare every use of an architecture's tiny classifier with the stock model, on random rows."""

@@ -147,7 +147,7 @@ def describe_environment() -> dict[str, Any]:
         "scala_lab": VERSION,
         "commit": _commit(),
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {name: package_version(name) for name in _PACKAGES},
         "host": platform.node(),
         "system": platform.platform(),
         "cores": os.cpu_count(),
@@ -170,7 +170,8 @@ def peak_memory_bytes() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _version(package: str) -> str | None:
+def package_version(package: str) -> str | None:
+    """Return the version of an installed package; None if it is unknown."""
     import importlib.metadata
 
     try:

@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.table import Table
+
+from scala_lab.cli import result_console
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
 from scala_lab.methods.recipes import find_recipe
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from scala_lab.timing.calibration import Calibration
     from scala_lab.timing.model import Workload
 
@@ -42,7 +44,6 @@ class Calibrate:
 
 def run(options: Calibrate) -> int:
     """Measure, print and write."""
-    from scala_lab.cli import result_console
     from scala_lab.files import write_json
     from scala_lab.models.loading import locate_model
     from scala_lab.timing.calibration import calibrate
@@ -56,14 +57,12 @@ def run(options: Calibrate) -> int:
         raise UserError(f"--out {options.out} is a folder: give the name of a file")
     for rate in options.rate:
         bits_per_second(rate)
-    lack = unsupported_reason() if options.rate else None
-    if lack is not None:
+    if options.rate and (lack := unsupported_reason()):
         raise UserError(f"--rate: {lack}")
     locate_model(spec.encoder.model)
-    calibration = calibrate(spec, options.rate)
+    calibration, console = calibrate(spec, options.rate), result_console()
     if options.out is not None:
         write_json(options.out, calibration.to_dict())
-    console = result_console()
     _show_constants(console, calibration)
     _show_projection(console, calibration, spec)
     if options.out is not None:
@@ -72,8 +71,6 @@ def run(options: Calibrate) -> int:
 
 
 def _show_constants(console: Console, calibration: Calibration) -> None:
-    from rich.table import Table
-
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, computing in (("plain step", calibration.plain), ("step with noise", calibration.noise)):
         table.add_row(
@@ -93,8 +90,6 @@ def _show_constants(console: Console, calibration: Calibration) -> None:
 
 
 def _show_projection(console: Console, calibration: Calibration, spec: RunSpec) -> None:
-    from rich.table import Table
-
     from scala_lab.timing.model import best_workers, epoch_seconds
 
     work = _workload(spec)
@@ -119,8 +114,7 @@ def _workload(spec: RunSpec) -> Workload:
     from scala_lab.timing.model import Workload
     from scala_lab.training.preparation import prepare
 
-    lengths = prepare(spec).train.lengths
-    recipe = spec.recipe
+    lengths, recipe = prepare(spec).train.lengths, spec.recipe
     noisy = find_recipe(recipe.method).step == "scala" and bool(recipe.lambda_)
     share = max(0.0, 1 - (recipe.delay or 0.0) / spec.optim.epochs) if noisy else 0.0
     optimizer = "adamw" if spec.optim.optimizer == "adamw" else "lamb"

@@ -5,7 +5,6 @@ No check hangs or fails on what is absent, torch included.
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -19,7 +18,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from scala_lab.machine import default_threads, usable_cores
+from scala_lab.machine import default_threads, package_version, usable_cores
 
 REQUIRED = (
     *("torch", "transformers", "datasets", "safetensors", "numpy", "scipy", "scikit-learn", "pandas", "tyro", "rich"),
@@ -135,11 +134,7 @@ def _package(topic: str, name: str, absence: Status, value: str, advice: str) ->
     module = {"scikit-learn": "sklearn"}.get(name, name.replace("-", "_"))
     if importlib.util.find_spec(module) is None:
         return Finding(topic, name, absence, value, advice)
-    try:
-        version = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        version = "installed, version unknown"
-    return Finding(topic, name, "ok", version)
+    return Finding(topic, name, "ok", package_version(name) or "installed, version unknown")
 
 
 def _torch() -> Iterator[Finding]:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
+from rich.table import Table
 
-from scala_lab.cli import check_checkpoints, check_new_file
+from scala_lab.cli import check_checkpoints, check_new_file, result_console
 from scala_lab.config import BatchSpec, DataSpec, RunSpec
 from scala_lab.errors import UserError, check_at_least
 from scala_lab.machine import default_threads, pick_device
@@ -45,9 +46,7 @@ def run(options: Evaluate) -> int:
     """Evaluate every checkpoint, print a table, and write the files that were requested."""
     _check(options)
     import torch
-    from rich.table import Table
 
-    from scala_lab.cli import result_console
     from scala_lab.files import write_json, write_text
 
     torch.set_num_threads(options.threads or default_threads())

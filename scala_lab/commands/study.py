@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
+from rich.table import Table
 
+from scala_lab.cli import result_console
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError, check_at_least
 from scala_lab.study.api import Study, all_studies, find_study, place_in_paper
@@ -78,10 +80,6 @@ class RunStudies:
 def run(options: RunStudies) -> int:
     """List, plan, or train and report."""
     if options.list_:
-        from rich.table import Table
-
-        from scala_lab.cli import result_console
-
         table = Table("study", "in the paper", "question")
         for name, study in all_studies().items():
             table.add_row(name, study.source, study.question)
@@ -189,9 +187,6 @@ def _print_plan(cells: Mapping[str, Sequence[Cell]], store: RunStore, processes:
 
     Epochs that branches share with their trunks are counted in the first column of epochs alone.
     """
-    from rich.table import Table
-
-    from scala_lab.cli import result_console
     from scala_lab.sweep.cost import describe_seconds, estimate
 
     table, all_cells = Table("study"), list(chain(*cells.values()))

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.table import Table
+
 from scala_lab.cli import parse_flags, result_console
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
@@ -95,8 +97,6 @@ def run(options: Train, launcher: WorkerLauncher | None = None) -> int:
 
 def show_result(result: RunResult, already_finished: bool) -> None:
     """Print how a run ended, its metrics and its speed, and where its checkpoint is."""
-    from rich.table import Table
-
     from scala_lab.training.progress import describe_metrics
 
     console, record = result_console(), result.record

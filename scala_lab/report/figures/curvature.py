@@ -184,7 +184,8 @@ def _bar(axes: Axes, y: float, value: float, height: float, index: int, text: st
     """Draw a bar with a text beside its end, or 0; an empty dashed one where the solver did not converge."""
     axes.barh(y, value, height, **style.bar_style(index, **({} if sure else {"facecolor": "white", "linestyle": "--"})))
     text = text if sure else f"{text}, not converged"
-    style.annotate_row(axes, max(end, 0.0), y, text, fontsize=9, annotation_clip=False)
+    place: dict[str, Any] = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
+    axes.annotate(text, (max(end, 0.0), y), fontsize=9, annotation_clip=False, **place)
 
 
 def _label_density(axes: Axes, rug: Axes, single: float, top: float, unit: str, **look: Any) -> None:

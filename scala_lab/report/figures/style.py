@@ -31,33 +31,15 @@ COLOURMAP = "cividis"
 BAD = "#d9d9d9"
 """Where a surface has no finite value."""
 
-SETTINGS: dict[Any, Any] = {
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.labelsize": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": False,
-    "grid.color": "#cccccc",
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    "xtick.labelsize": 9,
-    "ytick.labelsize": 9,
-    "hatch.linewidth": 0.7,
-    "lines.linewidth": 1.6,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "scala-lab",
-    "figure.facecolor": "white",
-}
+STYLE_FILE = Path(__file__).with_name("scala_lab.mplstyle")
 
 
 @contextmanager
 def styled() -> Iterator[None]:
     """Apply the shared settings while a figure is drawn or saved, then restore the user's own."""
-    import matplotlib
+    import matplotlib.style
 
-    with matplotlib.rc_context(SETTINGS):
+    with matplotlib.style.context(STYLE_FILE):
         yield
 
 
@@ -100,11 +82,6 @@ def set_ticks(axis: Axis, ticks: Iterable[float]) -> None:
     """Mark some numbers on an axis, written plainly, and nothing between them."""
     axis.set_ticks(list(ticks), [f"{tick:g}" for tick in ticks])
     axis.set_ticks([], minor=True)
-
-
-def annotate_row(axes: Axes, x: float, row: float, text: str, **style: Any) -> None:
-    """Write a text beside the right end of a horizontal bar."""
-    axes.annotate(text, (x, row), xytext=(5, 0), textcoords="offset points", va="center", **style)
 
 
 def legend_below(figure: Figure, ncols: int, looks: Mapping[str, dict[str, Any]] | None = None, **style: Any) -> None:

@@ -59,10 +59,9 @@ def _stack(axes: Axes, parts: pd.DataFrame, styles: list[dict[str, Any]], texts:
     left = np.zeros(len(parts))
     for (name, widths), look in zip(parts.items(), styles, strict=True):
         if widths.notna().any():
-            axes.barh(np.arange(len(parts)), widths, 0.62, left=left, label=name, **look)
+            bars = axes.barh(np.arange(len(parts)), widths, 0.62, left=left, label=name, **look)
             left += widths.to_numpy()
-    for row, text in enumerate(texts):
-        style.annotate_row(axes, left[row], row, text)
+    axes.bar_label(bars, texts, padding=5)
     style.label_rows(axes, list(parts.index))
 
 
