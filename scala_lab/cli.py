@@ -66,13 +66,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _dispatch(args: list[str]) -> int:
-    if not args or args[0] in ("-h", "--help", "help"):
-        print(_help())
+    name, *rest = args or ["--help"]
+    if name in ("-h", "--help", "help", "-V", "--version"):
+        print(f"scala-lab {VERSION}" if name in ("-V", "--version") else _help())
         return 0
-    if args[0] in ("-V", "--version"):
-        print(f"scala-lab {VERSION}")
-        return 0
-    name, rest = args[0], args[1:]
     if name not in COMMANDS:
         kind = "flag" if name.startswith("-") else "command"
         raise UserError(f"unknown {kind} {name!r}: {nearest(name, COMMANDS)}")
@@ -116,13 +113,13 @@ def parse_flags(dataclass_type: type[Options], args: list[str], prog: str, defau
         raise
     if not unknown:
         return options
-    flags = [token.split("=")[0] for token in unknown if token.startswith("-")]
-    if not flags:
+    flag = next((token.split("=")[0] for token in unknown if token.startswith("-")), None)
+    if flag is None:
         raise UserError(f"{prog}: unexpected {unknown[0]!r}: every setting is given as --flag value")
     help_text = tyro.extras.get_parser(dataclass_type, **keywords).format_help()
-    advice = nearest(flags[0].replace("_", "-"), sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", help_text))))
+    advice = nearest(flag.replace("_", "-"), sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", help_text))))
     advice = advice if advice.startswith("did") else "see --help for the flags there are"
-    raise UserError(f"{prog}: unknown flag {flags[0]!r}: {advice}")
+    raise UserError(f"{prog}: unknown flag {flag!r}: {advice}")
 
 
 def _plain_sentence(box: str) -> str:
@@ -139,11 +136,9 @@ def _plain_sentence(box: str) -> str:
     framed = any(line.startswith("╭") for line in lines)
     text = " ".join(blocks[0] if framed or len(blocks) == 1 else blocks[1]) or " ".join(box.split())
     for pattern, sentence in _PLAIN_SENTENCES.items():
-        match = re.fullmatch(pattern, text)
-        if match:
+        if match := re.fullmatch(pattern, text):
             return match.expand(sentence)
-    match = re.fullmatch(r"invalid choice ('.*') for argument '(--[\w-]+)'\. Expected one of \((.*)\)\.", text)
-    if match:
+    if match := re.fullmatch(r"invalid choice ('.*') for argument '(--[\w-]+)'\. Expected one of \((.*)\)\.", text):
         choices = sorted(choice for choice in re.findall(r"'([^']*)'", match[3]) if choice != "None")
         return f"{match[2]} must be one of {', '.join(choices)}, not {match[1]}"
     return text

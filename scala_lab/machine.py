@@ -118,19 +118,16 @@ def default_threads(workers: int = 1) -> int:
 
 def check_crowd(workers: int) -> None:
     """Refuse to start more workers than `MAX_WORKERS_PER_CORE` allows."""
-    max_workers = MAX_WORKERS_PER_CORE * usable_cores()
-    if workers > max_workers:
-        limit = f"for the {_cores()} of this host, which take up to {max_workers}"
-        raise UserError(
-            f"--workers {workers} is too many {limit}: with torchrun a run can have workers on several hosts"
-        )
+    limit = MAX_WORKERS_PER_CORE * usable_cores()
+    if workers > limit:
+        crowd = f"{workers} is too many for the {_cores()} of this host, which take up to {limit}"
+        raise UserError(f"--workers {crowd}: with torchrun a run can have workers on several hosts")
 
 
 def warn_of_crowded_cores(device: str, workers: int, threads: int) -> None:
     """Warn on stderr if the workers that we started have to share cores; torchrun's may be on several hosts."""
-    if device != "cpu" or "TORCHELASTIC_RUN_ID" in os.environ:
-        return
-    if workers > 1 and workers * threads > usable_cores():
+    ours = device == "cpu" and "TORCHELASTIC_RUN_ID" not in os.environ
+    if ours and workers > 1 and workers * threads > usable_cores():
         of_threads = f" of {threads} threads" if threads > 1 else ""
         print(f"note: {workers} workers{of_threads} share the {_cores()} of this host and take turns", file=sys.stderr)
 

@@ -15,7 +15,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from scala_lab.config import RunSpec, leaves
 from scala_lab.errors import UserError
@@ -26,16 +29,11 @@ from scala_lab.report.chapter import MANIFEST_FILE, Chapter, Manifest, Piece, fi
 from scala_lab.report.figures.forest import SIGNS, forest_figure
 from scala_lab.report.tables import NOTHING, heading_groups, markdown_row
 from scala_lab.study.api import Drawing
+from scala_lab.study.profiles import Profile
 from scala_lab.study.statistics import FACTOR, MAX_N
 from scala_lab.study.verdicts import ClaimRecord, Part, number_text, range_text
 from scala_lab.sweep.store import MEASUREMENTS_FILE, RUNS_FILE, Records
 from scala_lab.version import VERSION
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
-    from markupsafe import Markup
-
-    from scala_lab.study.profiles import Profile
 
 PAGE = "index.html"
 WRITTEN = (RUNS_FILE, MEASUREMENTS_FILE, MANIFEST_FILE, "figures", "tables", "claims.json", "claims.md", PAGE)
@@ -123,8 +121,7 @@ def _draw(folder: Path, manifest: Manifest, profile: Profile, chapters: Sequence
         "worth": worth(profile, records),
         "own": {piece.stem: piece for piece in (*figures, *tables)},  # of no study
         "commands": {chapter.reference: study_command(manifest, chapter.reference) for chapter in chapters},
-        "runs": _run_lines(records, chapters),
-        "measurements": _measurement_lines(records, chapters),
+        "records": records,
         "environment": _environment_rows(records),
         "version": VERSION,
     }
@@ -229,14 +226,12 @@ STATUSES = ("finished", "diverged", "failed", "running", "missing")
 
 def _templates() -> Environment:
     """Load the templates of the page and of claims.md, with the functions that they call."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
-
     lines: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
     loader, escaped = FileSystemLoader(TEMPLATES), lambda name: name == f"{PAGE}.j2"
     environment = Environment(loader=loader, autoescape=escaped, undefined=StrictUndefined, **lines)
     environment.globals["inlined"] = lambda name: Markup((TEMPLATES / name).read_text(encoding="utf-8"))
     environment.globals |= {"symbols": SIGNS, "part_cells": part_cells}
+    environment.globals |= {"run_line": run_line, "measurement_line": measurement_line}
     for function in (markdown_row, picture, sort_key, tally, gate_lines, sensitivity_text, heading_groups):
         environment.filters[function.__name__] = function
     return environment
@@ -244,8 +239,6 @@ def _templates() -> Environment:
 
 def picture(piece: Piece) -> Markup:
     """Write source and size of an image: a browser that knows the size before it decodes keeps links in place."""
-    from markupsafe import Markup
-
     content = piece.files[".png"]
     size = struct.unpack(">II", content[16:24])  # the first entries of a PNG's header
     text, (width, height) = base64.b64encode(content).decode("ascii"), (round(side * FIGURE_SCALE) for side in size)
@@ -269,17 +262,13 @@ def _profile_facts(profile: Profile) -> list[tuple[str, str]]:
     starts = [f"{name} {value:g}" for name, value in {**profile.start_rates, **profile.start_radii}.items()]
     settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in profile.settings.items())
     return [
-        ("models", _listed(Path(model).name for model in profile.models)),
-        ("tasks", _listed(profile.tasks)),
+        ("models", ", ".join(Path(model).name for model in profile.models)),
+        ("tasks", ", ".join(profile.tasks)),
         ("batch sizes", f"small {profile.small_batch}, large {profile.large_batch:,}"),
-        ("first grids", f"{profile.grid_points} values around {_listed(starts)} at B={profile.large_batch:,}"),
-        ("seeds", f"{_listed(profile.seeds)}; of trials {profile.tuning_seed}"),
+        ("first grids", f"{profile.grid_points} values around {', '.join(starts)} at B={profile.large_batch:,}"),
+        ("seeds", f"{', '.join(map(str, profile.seeds))}; of trials {profile.tuning_seed}"),
         ("settings", settings),
     ]
-
-
-def _listed(values: Any) -> str:
-    return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
 
 
 def study_command(manifest: Manifest, reference: str) -> str:
@@ -318,40 +307,31 @@ def _flag(name: str, value: Any, *, optional: bool) -> list[str]:
     return [f"--{flag}", str(value)]
 
 
-def _run_lines(records: Records, chapters: Sequence[Chapter]) -> list[dict[str, Any]]:
-    """List all runs by name, each with the command that trains it."""
-    lines = []
-    for record in records.runs.values():
-        spec, timing = record["spec"], record.get("timing") or {}
-        cells = {
-            "task": _cell(Path(spec["data"]["task"]).name),
-            "method": _cell(spec["recipe"]["method"]),
-            "model": _cell(Path(spec["encoder"]["model"]).name),
-            "B": _cell(spec["batches"]["batch_size"], ",d"),
-            "rate": _cell(record.get("learning_rate"), ".3g"),
-            "seed": _cell(spec["seed"], "d"),
-            "score": _cell(_score(record), ".2f"),
-            "steps": _cell(record.get("steps_done"), ",d"),
-            "seconds": _cell(timing.get("train_seconds"), ",.1f"),
-        }
-        lines.append(_line(record, cells, train_command(spec), chapters))
-    return sorted(lines, key=lambda line: line["name"])
+def run_line(record: Mapping[str, Any], _: Records) -> tuple[str, dict[str, Any]]:
+    """Return the command that trains a run, and the cells of its line in the list of runs."""
+    spec, timing = record["spec"], record.get("timing") or {}
+    return train_command(spec), {
+        "task": _cell(Path(spec["data"]["task"]).name),
+        "method": _cell(spec["recipe"]["method"]),
+        "model": _cell(Path(spec["encoder"]["model"]).name),
+        "B": _cell(spec["batches"]["batch_size"], ",d"),
+        "rate": _cell(record.get("learning_rate"), ".3g"),
+        "seed": _cell(spec["seed"], "d"),
+        "score": _cell(_score(record), ".2f"),
+        "steps": _cell(record.get("steps_done"), ",d"),
+        "seconds": _cell(timing.get("train_seconds"), ",.1f"),
+    }
 
 
-def _measurement_lines(records: Records, chapters: Sequence[Chapter]) -> list[dict[str, Any]]:
-    """List all measurements by name, each with its settings."""
-    lines = []
-    for record in records.measurements.values():
-        runs = [records.runs[run]["name"] if run in records.runs else run for run in record.get("of", ())]
-        cells = {
-            "function": _cell(record["function"].rpartition(":")[2]),
-            "runs": _cell(len(runs), "d"),
-            "seconds": _cell(record.get("seconds"), ",.1f"),
-        }
-        settings = json.dumps(record["settings"], sort_keys=True)
-        detail = f"{record['function']} {settings}" + (f" of {', '.join(runs)}" if runs else "")
-        lines.append(_line(record, cells, detail, chapters))
-    return sorted(lines, key=lambda line: line["name"])
+def measurement_line(record: Mapping[str, Any], records: Records) -> tuple[str, dict[str, Any]]:
+    """Return the function, settings and runs of a measurement, and the cells of its line."""
+    runs = [records.runs[run]["name"] if run in records.runs else run for run in record.get("of", ())]
+    detail = f"{record['function']} {json.dumps(record['settings'], sort_keys=True)}"
+    return detail + f" of {', '.join(runs)}" * bool(runs), {
+        "function": _cell(record["function"].rpartition(":")[2]),
+        "runs": _cell(len(runs), "d"),
+        "seconds": _cell(record.get("seconds"), ",.1f"),
+    }
 
 
 def _environment_rows(records: Records) -> list[tuple[str, str]]:
@@ -364,12 +344,6 @@ def _environment_rows(records: Records) -> list[tuple[str, str]]:
             if name not in ("packages", "command", "host") and value is not None:
                 values_by_name.setdefault(name, {})[str(value)] = None
     return [(name, ", ".join(values)) for name, values in values_by_name.items()]
-
-
-def _line(record: Mapping[str, Any], cells: dict[str, Any], detail: str, chapters: Sequence[Chapter]) -> dict[str, Any]:
-    line = {"name": record["name"], "status": record["status"], "cells": cells, "detail": detail}
-    error = " ".join(str(record.get("error") or "").split())
-    return {**line, "error": error, "studies": [chapter.name for chapter in chapters if record["id"] in chapter.ids]}
 
 
 def _score(record: Mapping[str, Any]) -> float | None:

@@ -12,22 +12,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scala_lab.errors import UserError
 from scala_lab.files import write_json
 from scala_lab.report.figures.style import figure_files
 from scala_lab.report.tables import Column, columns_of, csv_text, latex_text, markdown_text
-from scala_lab.study.api import Drawing, Study, Tabulation, find_study, frame_of
+from scala_lab.study.api import DataFrame, Drawing, Study, Tabulation, find_study, frame_of
 from scala_lab.study.profiles import Profile, find_profile
 from scala_lab.study.tuning import Choices
+from scala_lab.study.verdicts import ClaimRecord
 from scala_lab.sweep.store import Records, unique_items
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from scala_lab.study.verdicts import ClaimRecord
-
 
 MANIFEST_FILE = "report.json"
 OWN_PIECES = ("arms", "claims", "tuning")
@@ -102,7 +97,7 @@ class Chapter:
     claims: Sequence[ClaimRecord] = ()
     found: str = ""  # the study's sentences on what was found
     failure: str = ""  # why there are no findings; '' where there are
-    frame: pd.DataFrame | None = field(default=None, compare=False, repr=False)  # of its cells
+    frame: DataFrame | None = field(default=None, compare=False, repr=False)  # of its cells
     choices: Choices | None = field(default=None, compare=False, repr=False)  # of its tuned settings
 
     @property

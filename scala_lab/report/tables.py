@@ -7,12 +7,9 @@ import numbers
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from scala_lab.study.api import Tabulation
-
-if TYPE_CHECKING:
-    import pandas as pd
+from scala_lab.study.api import DataFrame, Tabulation
 
 _SIGNS = ("pm", "cdot", "leq", "geq", "approx", "to", "infty", "surd")
 _GREEK = ("alpha", "beta", "gamma", "delta", "epsilon", "eta", "kappa", "lambda", "mu", "rho", "sigma", "omega")
@@ -66,14 +63,10 @@ class Column:
         return all(len(text) <= MAX_NAME_LENGTH for text in self.texts)
 
 
-def flat_frame(frame: pd.DataFrame) -> pd.DataFrame:
+def flat_frame(frame: DataFrame) -> DataFrame:
     """Return the frame with its named index as first columns and one text per column heading."""
-    import pandas as pd
-
-    named = any(name is not None for name in frame.index.names)
-    flat = frame.reset_index() if named else frame.reset_index(drop=True)
-    flat.columns = pd.Index([_heading(name) for name in flat.columns])
-    return flat
+    flat = frame.reset_index(drop=not any(name is not None for name in frame.index.names))
+    return flat.set_axis([_heading(name) for name in flat.columns], axis=1)
 
 
 def columns_of(table: Tabulation) -> list[Column]:
