@@ -8,26 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from scala_lab.report.figures import style
 from scala_lab.report.figures.forest import draw_rows, legend_handles, row_label
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from scala_lab.study.verdicts import Part
+from scala_lab.report.figures.style import Axes, DataFrame, Figure
+from scala_lab.study.verdicts import Part
 
 ACCURACY = "accuracy (%)"
 
 
 @style.styled()
 def lines_figure(
-    frame: pd.DataFrame,
+    frame: DataFrame,
     x: str,
     *,
     x_label: str,
@@ -85,7 +80,7 @@ def difference_figure(parts: Sequence[Part], *, title: str) -> Figure:
 
 
 @style.styled()
-def cost_figure(frame: pd.DataFrame, *, title: str) -> Figure:
+def cost_figure(frame: DataFrame, *, title: str) -> Figure:
     """Draw accuracy against cost, a panel per task.
 
     `frame` has one row per run: task, setting (its text is written beside the point), joined (whether a line passes
@@ -105,7 +100,7 @@ def cost_figure(frame: pd.DataFrame, *, title: str) -> Figure:
     return figure
 
 
-def _line(axes: Axes, rows: pd.DataFrame, x: str, y: str, name: str, look: dict[str, Any]) -> None:
+def _line(axes: Axes, rows: DataFrame, x: str, y: str, name: str, look: dict[str, Any]) -> None:
     means = rows.groupby(x)[y].agg(["mean", "std"]).dropna(subset="mean").fillna(0.0)  # no spread of a single run
     points = means[np.isfinite(means.index)]
     if len(points):
@@ -114,7 +109,7 @@ def _line(axes: Axes, rows: pd.DataFrame, x: str, y: str, name: str, look: dict[
         axes.axhline(value, label=name, color=look["color"], linestyle=look["linestyle"], linewidth=1.2)
 
 
-def _cost_points(axes: Axes, rows: pd.DataFrame, joined: bool) -> None:
+def _cost_points(axes: Axes, rows: DataFrame, joined: bool) -> None:
     """Draw mean cost and accuracy of each setting, joined by a line or as stars."""
     columns = {"cost": ("forward_passes", "mean"), "score": ("score", "mean"), "std": ("score", "std")}
     points = rows.groupby("setting", sort=False).agg(**columns).dropna(subset="score").fillna({"std": 0.0})
@@ -129,7 +124,7 @@ def _cost_points(axes: Axes, rows: pd.DataFrame, joined: bool) -> None:
 
 
 @style.styled()
-def rate_heat_map(frame: pd.DataFrame, title: str) -> Figure:
+def rate_heat_map(frame: DataFrame, title: str) -> Figure:
     """Draw batch sizes as rows, rates as columns, accuracy in percent in each cell.
 
     The best cell of a row has a frame, dashed where it is the first or last of the row. Cells whose runs diverged say
@@ -185,7 +180,7 @@ def _frame_best(axes: Axes, edges: np.ndarray, row: int, column: int, tried: np.
         axes.add_patch(Rectangle(corner, width, 1.0, fill=False, zorder=3, **look))
 
 
-def _rule_lines(axes: Axes, scores: pd.DataFrame) -> None:
+def _rule_lines(axes: Axes, scores: DataFrame) -> None:
     """Draw the rates that the two rules predict from the best rate of the smallest batch."""
     first = scores.iloc[0]
     if len(scores) < 2 or not first.notna().any():

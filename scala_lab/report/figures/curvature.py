@@ -11,17 +11,14 @@ import numpy as np
 
 from scala_lab.errors import UserError
 from scala_lab.report.figures import style
+from scala_lab.report.figures.style import Axes, DataFrame, Figure
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from scala_lab.curvature.spectrum import DensityResult
 
 
 @style.styled()
-def sharpness_bars(frame: pd.DataFrame, unit: str = "nats") -> Figure:
+def sharpness_bars(frame: DataFrame, unit: str = "nats") -> Figure:
     """Draw one bar per checkpoint: the mean of its top eigenvalues, a whisker of their standard deviation.
 
     `frame` has one row per checkpoint and set of samples: checkpoint, eigenvalue, converged. `unit` is the loss's.
@@ -48,7 +45,7 @@ def sharpness_bars(frame: pd.DataFrame, unit: str = "nats") -> Figure:
 
 
 @style.styled()
-def sharpness_over_loss(frame: pd.DataFrame) -> Figure:
+def sharpness_over_loss(frame: DataFrame) -> Figure:
     """Draw top eigenvalues over the training loss, both on log scales: a mark per model and state, filled at the end.
 
     `frame` has one row per model and state: label, seed, state (`end` or another), loss and value. A thin line joins
@@ -76,7 +73,7 @@ def sharpness_over_loss(frame: pd.DataFrame) -> Figure:
 
 
 @style.styled()
-def layer_bars(frame: pd.DataFrame, unit: str = "nats") -> Figure:
+def layer_bars(frame: DataFrame, unit: str = "nats") -> Figure:
     """Draw bars of alpha_i per layer, grouped by layer for several checkpoints; log scale where they span decades.
 
     `frame` has one row per checkpoint and layer: checkpoint, layer, eigenvalue, converged. kappa_alpha of each
@@ -145,7 +142,7 @@ def density_plot(result: DensityResult, title: str = "Spectral density of the He
 
 
 @style.styled()
-def density_lines(frames: Mapping[str, pd.DataFrame], *, single: float) -> Figure:
+def density_lines(frames: Mapping[str, DataFrame], *, single: float) -> Figure:
     """Draw log densities of several models' eigenvalues on one axis, smoothed by one kernel, over rugs of their nodes.
 
     `frames` has the quadrature of each model by its name: columns node and weight. `single` is the share of one

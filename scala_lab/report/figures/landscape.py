@@ -11,21 +11,19 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from scala_lab.errors import UserError
-from scala_lab.report.figures.style import BAD, COLOURMAP, line_style, new_figure, round_numbers, styled
+from scala_lab.report.figures import style
+from scala_lab.report.figures.style import Axes, DataFrame, Figure
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
     from matplotlib.colors import Normalize
-    from matplotlib.figure import Figure
 
 
 DISTANCE = "distance (in lengths of the direction)"
 
 
-@styled()
+@style.styled()
 def slice_1d_plot(
-    frames: Mapping[str, pd.DataFrame],
+    frames: Mapping[str, DataFrame],
     title: str = "Loss along a line through the checkpoint",
     x_label: str = DISTANCE,
     unit: str = "nats",
@@ -39,13 +37,13 @@ def slice_1d_plot(
     _check_slices(frames, "position", "loss")
     log_loss = _spans_decades(np.concatenate([frame["loss"].to_numpy(float) for frame in frames.values()]))
     scored = any("accuracy" in frame and frame["accuracy"].notna().any() for frame in frames.values())
-    figure = new_figure(6.6, 5.2 if scored else 3.6)
+    figure = style.new_figure(6.6, 5.2 if scored else 3.6)
     panels = figure.subplots(1 + scored, 1, sharex=True, squeeze=False, height_ratios=[3, 2][: 1 + scored])[:, 0]
     for index, (name, frame) in enumerate(frames.items()):
-        style = line_style(index, markersize=5, markevery=(index % 3, max(1, len(frame) // 10)))
+        look = style.line_style(index, markersize=5, markevery=(index % 3, max(1, len(frame) // 10)))
         for axes, column, factor in zip(panels, ("loss", "accuracy"), (1, 100), strict=False):
             values = np.where(np.isfinite(frame[column]), frame[column], np.nan) * factor
-            axes.plot(frame["position"], values, label=name, **style)
+            axes.plot(frame["position"], values, label=name, **look)
     for axes in panels:
         axes.grid(axis="y")
         low, high = axes.get_xlim()
@@ -69,7 +67,7 @@ def _spans_decades(values: np.ndarray) -> bool:
     return len(finite) > 0 and float(finite.min()) > 0 and float(finite.max()) > 30 * float(finite.min())
 
 
-def _check_slices(frames: Mapping[str, pd.DataFrame], *columns: str) -> None:
+def _check_slices(frames: Mapping[str, DataFrame], *columns: str) -> None:
     if not frames:
         raise UserError("the figure needs at least one model's slice")
     for name, frame in frames.items():
@@ -84,9 +82,9 @@ BANDS = 14
 """Filled bands of a contour plot; every other edge is drawn and labelled."""
 
 
-@styled()
+@style.styled()
 def side_by_side(
-    frames: Mapping[str, pd.DataFrame],
+    frames: Mapping[str, DataFrame],
     title: str = "Loss around the checkpoints, on one scale",
     x_label: str = DISTANCE,
     y_label: str = DISTANCE,
@@ -111,7 +109,7 @@ def side_by_side(
 
     columns = min(len(grids), 3)
     rows = -(-len(grids) // columns)
-    figure = new_figure(1.4 + 3.7 * columns, 0.8 + 3.3 * rows)
+    figure = style.new_figure(1.4 + 3.7 * columns, 0.8 + 3.3 * rows)
     shared: dict[str, Any] = {"subplot_kw": {"projection": "3d"}} if surface else {"sharex": True, "sharey": True}
     panels: Any = figure.subplots(rows, columns, squeeze=False, **shared)
     for axes, label, grid in zip(panels.flat, frames, grids, strict=False):
@@ -128,7 +126,7 @@ def side_by_side(
     else:
         figure.supxlabel(_wrap_unit(x_label, 44 * columns), fontsize=10)
         figure.supylabel(_wrap_unit(y_label, 40 * rows), fontsize=10)
-    mappable = ScalarMappable(norm=scale, cmap=COLOURMAP)
+    mappable = ScalarMappable(norm=scale, cmap=style.COLOURMAP)
     bar = figure.colorbar(mappable, ax=list(panels.flat), label=name, shrink=0.8, pad=0.06 if surface else 0.02)
     if logarithmic:
         bar.set_ticks(_round_levels(scale))
@@ -137,7 +135,7 @@ def side_by_side(
     return figure
 
 
-def _grid(frame: pd.DataFrame, value: Value) -> Grid:
+def _grid(frame: DataFrame, value: Value) -> Grid:
     """Return positions as meshes and the values on them; what is not finite is masked."""
     table = frame.pivot(index="y", columns="x", values=value)
     x, y = np.meshgrid(table.columns.to_numpy(float), table.index.to_numpy(float))
@@ -166,7 +164,7 @@ def _round_levels(scale: Normalize) -> list[float]:
     """Return round numbers within a log scale: 1, 2, 5 of each decade, or the decades alone where there are many."""
     assert scale.vmin is not None and scale.vmax is not None  # noqa: PT018
     decades = np.ceil(np.log10(scale.vmax)) - np.floor(np.log10(scale.vmin))
-    return round_numbers(scale.vmin, scale.vmax, (1, 2, 5) if decades <= 3 else (1,))
+    return style.round_numbers(scale.vmin, scale.vmax, (1, 2, 5) if decades <= 3 else (1,))
 
 
 def _draw_contour(
@@ -176,8 +174,8 @@ def _draw_contour(
     from matplotlib.ticker import MaxNLocator
 
     edges = np.asarray(scale.inverse(np.linspace(0, 1, BANDS + 1)), dtype=float)
-    axes.set_facecolor(BAD)
-    axes.contourf(x, y, z, levels=edges, norm=scale, cmap=COLOURMAP)
+    axes.set_facecolor(style.BAD)
+    axes.contourf(x, y, z, levels=edges, norm=scale, cmap=style.COLOURMAP)
     drawn = edges[1:-1:2]
     colours = ["black" if float(scale(edge)) > 0.5 else "white" for edge in drawn]
     lines = axes.contour(x, y, z, levels=drawn, colors=colours, linewidths=0.8)
@@ -216,8 +214,8 @@ def _draw_surface(
     height = np.ma.log10(z) if logarithmic else z
     shades = np.asarray(scale(z.filled(np.nan)), dtype=float)
     faces = (shades[1:, 1:] + shades[1:, :-1] + shades[:-1, 1:] + shades[:-1, :-1]) / 4
-    style = {"shade": False, "rstride": 1, "cstride": 1, "edgecolor": "#00000070", "linewidth": 0.3}
-    axes.plot_surface(x, y, height.filled(np.nan), facecolors=colormaps[COLOURMAP](faces), **style)
+    look = {"shade": False, "rstride": 1, "cstride": 1, "edgecolor": "#00000070", "linewidth": 0.3}
+    axes.plot_surface(x, y, height.filled(np.nan), facecolors=colormaps[style.COLOURMAP](faces), **look)
     bounds = np.array([scale.vmin, scale.vmax], dtype=float)
     axes.set_zlim(*(np.log10(bounds) if logarithmic else bounds))
     for axis in (axes.xaxis, axes.yaxis, axes.zaxis):

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 from scala_lab.errors import UserError
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+    from pandas import DataFrame, Series
+else:
+    Axes = Axis = Figure = DataFrame = Series = Any  # only named in signatures: importing them takes a second
 
 COLOURS = ("#0b2f66", "#d1660a", "#5c8a3a", "#a83279", "#7a7f85", "#3aa0c9")
 """Of lines; colours of similar lightness differ in dash and marker."""
@@ -43,7 +45,7 @@ def styled() -> Iterator[None]:
         yield
 
 
-def require_columns(frame: pd.DataFrame, *columns: str) -> None:
+def require_columns(frame: DataFrame, *columns: str) -> None:
     """Refuse a table that is empty or lacks a column that the figure needs."""
     for column in columns:
         if column not in frame:
@@ -58,7 +60,7 @@ def line_style(index: int, **changes: Any) -> dict[str, Any]:
     return {"color": colour, "linestyle": dash, "marker": marker, "markerfacecolor": "white", **changes}
 
 
-def line_with_band(axes: Axes, x: pd.Series, rows: pd.DataFrame, label: str, style: dict[str, Any]) -> None:
+def line_with_band(axes: Axes, x: Series, rows: DataFrame, label: str, style: dict[str, Any]) -> None:
     """Draw a line through the column `value` of rows, in a band from `low` to `high` where they have those columns."""
     axes.plot(x, rows["value"], label=label, **style)
     if {"low", "high"} <= set(rows):

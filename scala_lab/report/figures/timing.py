@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from scala_lab.clock import PHASES
 from scala_lab.report.figures import style
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from scala_lab.report.figures.style import Axes, DataFrame, Figure
 
 
 @style.styled()
-def phase_bars(frame: pd.DataFrame) -> Figure:
+def phase_bars(frame: DataFrame) -> Figure:
     """Draw one stacked bar per method, a part for each phase, the whole step written beside it.
 
     `frame` has one row per method and phase: method, phase, value (in forward passes).
@@ -36,7 +32,7 @@ def phase_bars(frame: pd.DataFrame) -> Figure:
 
 
 @style.styled()
-def exchange_bars(frame: pd.DataFrame) -> Figure:
+def exchange_bars(frame: DataFrame) -> Figure:
     """Draw one bar per setup, in percent of the step: computing, and communication not hidden behind it.
 
     `frame` has one row per setup: label, computing, exposed, both in the same unit.
@@ -54,7 +50,7 @@ def exchange_bars(frame: pd.DataFrame) -> Figure:
     return figure
 
 
-def _stack(axes: Axes, parts: pd.DataFrame, styles: list[dict[str, Any]], texts: list[str]) -> None:
+def _stack(axes: Axes, parts: DataFrame, styles: list[dict[str, Any]], texts: list[str]) -> None:
     """Draw a bar per row of the table, stacked from the columns that have numbers, with a text beside it."""
     left = np.zeros(len(parts))
     for (name, widths), look in zip(parts.items(), styles, strict=True):
@@ -69,7 +65,7 @@ PAPER: dict[str, Any] = {"marker": "D", "markersize": 9, "markerfacecolor": "non
 
 
 @style.styled()
-def worker_lines(frame: pd.DataFrame, title: str, y_label: str = "seconds per epoch") -> Figure:
+def worker_lines(frame: DataFrame, title: str, y_label: str = "seconds per epoch") -> Figure:
     """Draw time over the number of workers on logarithmic scales, with a thin line of perfect scaling for each.
 
     `frame` has one row per label and number of workers: label, workers, value, and optionally low, high, `paper` (the
@@ -103,7 +99,7 @@ def worker_lines(frame: pd.DataFrame, title: str, y_label: str = "seconds per ep
     return figure
 
 
-def _measured_and_projected(axes: Axes, line: pd.DataFrame, label: str, look: dict[str, Any]) -> None:
+def _measured_and_projected(axes: Axes, line: DataFrame, label: str, look: dict[str, Any]) -> None:
     """Draw measured values as points, and the projection dashed from the last of them."""
     measured, projected = line[line["measured"]], line[~line["measured"]]
     if projected.empty:
