@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
 from scala_lab.errors import check_at_least
 
 TOLERANCE = 0.01
@@ -34,9 +37,6 @@ def run(options: Pretrain) -> int:
 
 
 def _pretrain(options: Pretrain) -> int:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from scala_lab.models.embedded import FOLDER
     from scala_lab.models.pretrain import Settings, check_folder, pretrain
 
@@ -61,22 +61,17 @@ def _pretrain(options: Pretrain) -> int:
 
 
 def _check() -> int:
-    from rich.console import Console
-
     from scala_lab.models.embedded import FOLDER
     from scala_lab.models.pretrain import heldout, read_encoder
 
     model, tokenizer, record = read_encoder(FOLDER)
     measured = heldout(model, tokenizer, record["mask_rate"])
     difference = abs(measured["heldout_loss"] / record["heldout_loss"] - 1)
-    agrees = difference <= TOLERANCE
-    console = Console()
+    console, agreement = Console(), "within" if difference <= TOLERANCE else "MORE THAN"
     console.print(_summary(measured))
-    console.print(
-        f"recorded loss {record['heldout_loss']:.4f}, difference {difference:.3%}: "
-        f"{'within' if agrees else 'MORE THAN'} {TOLERANCE:.0%}"
-    )
-    return 0 if agrees else 1
+    recorded = f"recorded loss {record['heldout_loss']:.4f}, difference {difference:.3%}"
+    console.print(f"{recorded}: {agreement} {TOLERANCE:.0%}")
+    return 0 if difference <= TOLERANCE else 1
 
 
 def _summary(record: dict[str, Any]) -> str:

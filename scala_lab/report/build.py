@@ -114,7 +114,6 @@ def _draw(folder: Path, manifest: Manifest, profile: Profile, chapters: Sequence
     content = {
         "manifest": manifest,
         "profile": profile,
-        "facts": _profile_facts(profile),
         "chapters": chapters,
         "claims": claims,
         "verdict_counts": {verdict: counts[verdict] for verdict in SIGNS if counts[verdict]},
@@ -257,20 +256,6 @@ def tally(statuses: Mapping[str, int]) -> str:
     return ", ".join(f"{statuses[name]} {name}" for name in (*STATUSES, *SIGNS) if statuses.get(name))
 
 
-def _profile_facts(profile: Profile) -> list[tuple[str, str]]:
-    """List what a reader needs to know of the profile to read a number rightly."""
-    starts = [f"{name} {value:g}" for name, value in {**profile.start_rates, **profile.start_radii}.items()]
-    settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in profile.settings.items())
-    return [
-        ("models", ", ".join(Path(model).name for model in profile.models)),
-        ("tasks", ", ".join(profile.tasks)),
-        ("batch sizes", f"small {profile.small_batch}, large {profile.large_batch:,}"),
-        ("first grids", f"{profile.grid_points} values around {', '.join(starts)} at B={profile.large_batch:,}"),
-        ("seeds", f"{', '.join(map(str, profile.seeds))}; of trials {profile.tuning_seed}"),
-        ("settings", settings),
-    ]
-
-
 def study_command(manifest: Manifest, reference: str) -> str:
     """Return the command that runs one study of the report."""
     words = ["scala-lab", "study", reference, "--profile", manifest.profile]
@@ -310,6 +295,7 @@ def _flag(name: str, value: Any, *, optional: bool) -> list[str]:
 def run_line(record: Mapping[str, Any], _: Records) -> tuple[str, dict[str, Any]]:
     """Return the command that trains a run, and the cells of its line in the list of runs."""
     spec, timing = record["spec"], record.get("timing") or {}
+    first = next((value for metrics in (record.get("metrics") or {}).values() for value in metrics.values()), None)
     return train_command(spec), {
         "task": _cell(Path(spec["data"]["task"]).name),
         "method": _cell(spec["recipe"]["method"]),
@@ -317,7 +303,7 @@ def run_line(record: Mapping[str, Any], _: Records) -> tuple[str, dict[str, Any]
         "B": _cell(spec["batches"]["batch_size"], ",d"),
         "rate": _cell(record.get("learning_rate"), ".3g"),
         "seed": _cell(spec["seed"], "d"),
-        "score": _cell(_score(record), ".2f"),
+        "score": _cell(None if first is None else 100 * first, ".2f"),
         "steps": _cell(record.get("steps_done"), ",d"),
         "seconds": _cell(timing.get("train_seconds"), ",.1f"),
     }
@@ -344,12 +330,6 @@ def _environment_rows(records: Records) -> list[tuple[str, str]]:
             if name not in ("packages", "command", "host") and value is not None:
                 values_by_name.setdefault(name, {})[str(value)] = None
     return [(name, ", ".join(values)) for name, values in values_by_name.items()]
-
-
-def _score(record: Mapping[str, Any]) -> float | None:
-    """Return the task's first metric on its first split, in percent."""
-    values = [value for metrics in (record.get("metrics") or {}).values() for value in metrics.values()]
-    return 100 * values[0] if values and values[0] is not None else None
 
 
 def _cell(value: Any, number_format: str = "") -> tuple[str, Any]:

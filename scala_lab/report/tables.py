@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import numbers
 import re
@@ -83,16 +84,13 @@ def heading_groups(headings: Sequence[str]) -> list[tuple[str, list[str]]]:
         >>> heading_groups(["method", *(f"{task} {what}" for task in "abcd" for what in ("time", "score"))])[:3]
         [('', ['method']), ('a', ['time', 'score']), ('b', ['time', 'score'])]
     """
-    first = [heading.partition(" ")[0] if " " in heading else None for heading in headings]
     groups: list[tuple[str, list[str]]] = []
-    for index, (word, heading) in enumerate(zip(first, headings, strict=True)):
-        alone = word is None or word not in (*first[index - 1 : index], *first[index + 1 : index + 2])
-        if alone or len(headings) < WIDE:
-            groups.append(("", [heading]))
-        elif groups and groups[-1][0] == word:
-            groups[-1][1].append(heading.partition(" ")[2])
+    for word, neighbours in itertools.groupby(headings, lambda heading: heading.partition(" ")[0] * (" " in heading)):
+        shared = list(neighbours)
+        if word and len(shared) > 1 and len(headings) >= WIDE:
+            groups.append((word, [heading.partition(" ")[2] for heading in shared]))
         else:
-            groups.append((str(word), [heading.partition(" ")[2]]))
+            groups += [("", [heading]) for heading in shared]
     return groups
 
 

@@ -51,13 +51,12 @@ def slice_1d_plot(
             if low <= mark <= high:
                 axes.axvline(mark, color="#888888", linewidth=0.8, zorder=0)
     panels[0].set(title=title, ylabel=f"mean loss ({unit})" + (", log scale" if log_loss else ""))
-    if log_loss:
-        panels[0].set_yscale("log")
+    panels[0].set_yscale("log" if log_loss else "linear")
     if scored:
         panels[1].set_ylabel("accuracy (%)")
     panels[-1].set_xlabel(x_label)
     if len(frames) > 1:
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, handlelength=3.5)
+        style.legend_below(figure, 3, handlelength=3.5)
     return figure
 
 
@@ -114,9 +113,9 @@ def side_by_side(
     panels: Any = figure.subplots(rows, columns, squeeze=False, **shared)
     for axes, label, grid in zip(panels.flat, frames, grids, strict=False):
         if surface:
-            _draw_surface(axes, *grid, scale, logarithmic)
+            _draw_surface(axes, grid, scale, logarithmic)
         else:
-            _draw_contour(axes, *grid, scale, marks)
+            _draw_contour(axes, grid, scale, marks)
         axes.set_title(label)
     for axes in panels.flat[len(grids) :]:
         axes.set_visible(False)
@@ -167,33 +166,27 @@ def _round_levels(scale: Normalize) -> list[float]:
     return style.round_numbers(scale.vmin, scale.vmax, (1, 2, 5) if decades <= 3 else (1,))
 
 
-def _draw_contour(
-    axes: Axes, x: np.ndarray, y: np.ndarray, z: np.ma.MaskedArray, scale: Normalize, marks: Sequence[float]
-) -> None:
+def _draw_contour(axes: Axes, grid: Grid, scale: Normalize, marks: Sequence[float]) -> None:
     from matplotlib.patheffects import withStroke
     from matplotlib.ticker import MaxNLocator
 
     edges = np.asarray(scale.inverse(np.linspace(0, 1, BANDS + 1)), dtype=float)
     axes.set_facecolor(style.BAD)
-    axes.contourf(x, y, z, levels=edges, norm=scale, cmap=style.COLOURMAP)
+    axes.contourf(*grid, levels=edges, norm=scale, cmap=style.COLOURMAP)
     drawn = edges[1:-1:2]
     colours = ["black" if float(scale(edge)) > 0.5 else "white" for edge in drawn]
-    lines = axes.contour(x, y, z, levels=drawn, colors=colours, linewidths=0.8)
+    lines = axes.contour(*grid, levels=drawn, colors=colours, linewidths=0.8)
     axes.xaxis.set_major_locator(MaxNLocator(4))
     axes.yaxis.set_major_locator(MaxNLocator(4))
-    occupied = []
     for mark in marks:
         axes.plot(mark, 0, marker="o", markersize=6, markerfacecolor="white", markeredgecolor="black")
-        occupied.append(_axes_fraction(axes, (mark, 0)))
+    occupied = [_axes_fraction(axes, (mark, 0)) for mark in marks]
     for text in axes.clabel(lines, fmt=lambda level: f"{level:.2g}", fontsize=7, inline=False):
         position = _axes_fraction(axes, text.get_position())
         crowded = any(np.abs(position - other).max() < 0.09 for other in occupied)
-        if crowded or position.min() < 0.06 or position.max() > 0.94:
-            text.set_visible(False)
-            continue
-        occupied.append(position)
-        text.set_color("black")
-        text.set_path_effects([withStroke(linewidth=2, foreground="white")])
+        text.set_visible(not crowded and position.min() >= 0.06 and position.max() <= 0.94)
+        text.set(color="black", path_effects=[withStroke(linewidth=2, foreground="white")])
+        occupied += [position] if text.get_visible() else []
 
 
 def _axes_fraction(axes: Axes, position: tuple[float, float]) -> np.ndarray:
@@ -201,9 +194,7 @@ def _axes_fraction(axes: Axes, position: tuple[float, float]) -> np.ndarray:
     return axes.transAxes.inverted().transform(axes.transData.transform(position))
 
 
-def _draw_surface(
-    axes: Any, x: np.ndarray, y: np.ndarray, z: np.ma.MaskedArray, scale: Normalize, logarithmic: bool
-) -> None:
+def _draw_surface(axes: Any, grid: Grid, scale: Normalize, logarithmic: bool) -> None:
     """Give each face the mean colour of its corners, and leave it out where a corner has no value.
 
     3-D axes have no log scale: there the height is log10 of the value, and ticks show the value.
@@ -211,6 +202,7 @@ def _draw_surface(
     from matplotlib import colormaps
     from matplotlib.ticker import MaxNLocator
 
+    x, y, z = grid
     height = np.ma.log10(z) if logarithmic else z
     shades = np.asarray(scale(z.filled(np.nan)), dtype=float)
     faces = (shades[1:, 1:] + shades[1:, :-1] + shades[:-1, 1:] + shades[:-1, :-1]) / 4
