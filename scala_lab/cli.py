@@ -229,14 +229,13 @@ def check_checkpoints(checkpoints: Sequence[Path], distinct: bool = False) -> No
             raise UserError(f"checkpoint {checkpoint} is given twice")
 
 
-def check_new_file(file: Path | None) -> None:
+def check_new_files(*files: Path | None) -> None:
     """Refuse a file that exists or cannot be made."""
-    if file is None:
-        return
-    if os.path.lexists(file):
-        raise UserError(f"{file} exists already: choose another name")
-    if not file.parent.is_dir():
-        raise UserError(f"{file} cannot be written: {file.parent} is no folder")
+    for file in filter(None, files):
+        if os.path.lexists(file):
+            raise UserError(f"{file} exists already: choose another name")
+        if not file.parent.is_dir():
+            raise UserError(f"{file} cannot be written: {file.parent} is no folder")
 
 
 def check_new_folder(folder: Path | None) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from scala_lab.cli import check_new_file
+from scala_lab.cli import check_new_files
 from scala_lab.errors import UserError
 from scala_lab.files import write_text
 
@@ -47,8 +47,7 @@ def run(options: Architectures) -> int:
     for name in options.names:
         if name not in MODEL_TYPES:
             raise UserError(f"transformers {transformers.__version__} has no classifier of type {name!r}")
-    check_new_file(options.json_)
-    check_new_file(options.markdown)
+    check_new_files(options.json_, options.markdown)
     quiet_transformers()
     torch.set_num_threads(1)
     results: dict[str, list[Comparison]] = {}

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from rich.table import Table
 
-from scala_lab.cli import check_checkpoints, check_new_file, result_console
+from scala_lab.cli import check_checkpoints, check_new_files, result_console
 from scala_lab.config import BatchSpec, DataSpec, RunSpec
 from scala_lab.errors import UserError, check_at_least
 from scala_lab.machine import default_threads, pick_device
@@ -82,8 +82,7 @@ def _check(options: Evaluate) -> None:
     check_at_least(0, threads=options.threads)
     if options.predictions is not None and options.predictions == options.json_:
         raise UserError(f"--predictions and --json must be different files, not both {options.json_}")
-    check_new_file(options.predictions)
-    check_new_file(options.json_)
+    check_new_files(options.predictions, options.json_)
 
 
 def _evaluate(options: Evaluate, checkpoint: Path) -> tuple[dict[str, dict[str, float]], list[dict[str, Any]]]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import tyro
 from rich.table import Table
 
-from scala_lab.cli import check_checkpoints, check_new_file, check_new_folder, result_console
+from scala_lab.cli import check_checkpoints, check_new_files, check_new_folder, result_console
 from scala_lab.curvature.checkpoint import (
     SharpnessOptions,
     all_converged,
@@ -74,7 +74,7 @@ def _check(options: Sharpness) -> None:
         raise UserError("--solver pyhessian runs in one process: leave out --workers")
     if options.density and options.out is None:
         raise UserError("--density needs --out, the folder for its figure")
-    check_new_file(options.json_)
+    check_new_files(options.json_)
     check_new_folder(options.out)
 
 

@@ -125,12 +125,11 @@ def sweep_studies(studies: Mapping[str, Study], options: SweepOptions, command: 
     if present is not None:
         old = Records.read(out)
         records = Records({**old.runs, **records.runs}, {**old.measurements, **records.measurements})
-    broken = print_broken_studies(write_report(out, manifest, records))
+    code = print_outcome(out, write_report(out, manifest, records))
     if failed:
         items = f"{failed} runs or measurements" if failed > 1 else "a run or measurement"
         print(f"scala-lab: {items} failed; the report says why, --retry-failed tries again", file=sys.stderr)
-    print(f"report: {out / 'index.html'}")
-    return 1 if failed or broken else 0
+    return 1 if failed else code
 
 
 def _check_options(studies: Mapping[str, Study], options: SweepOptions) -> None:
@@ -225,9 +224,10 @@ def _train(cells: list[Cell], store: RunStore, options: SweepOptions) -> Records
     return run_sweep(cells, store, executor, progress=True, retry_failed=options.retry_failed)
 
 
-def print_broken_studies(chapters: Sequence[Chapter]) -> bool:
-    """Say on stderr which studies could not be analysed, and return whether there are any."""
+def print_outcome(out: Path, chapters: Sequence[Chapter]) -> int:
+    """Say where the page is, and which studies could not be analysed; return 1 if there are any, else 0."""
     broken = [chapter for chapter in chapters if chapter.failure]
     for chapter in broken:
         print(f"scala-lab: study {chapter.name} could not be analysed: {chapter.failure}", file=sys.stderr)
-    return bool(broken)
+    print(f"report: {out / 'index.html'}")
+    return 1 if broken else 0

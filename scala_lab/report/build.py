@@ -25,10 +25,10 @@ from scala_lab.errors import UserError
 from scala_lab.files import check_writable, new_folder, write_json, write_text
 from scala_lab.methods.recipes import find_recipe
 from scala_lab.report.arms import arms_table, tuning_table
-from scala_lab.report.chapter import MANIFEST_FILE, Chapter, Manifest, Piece, figure_piece, read_chapter, table_piece
+from scala_lab.report.chapter import MANIFEST_FILE, Chapter, Manifest, Piece, read_chapter, table_piece
 from scala_lab.report.figures.forest import SIGNS, forest_figure
+from scala_lab.report.figures.style import figure_files
 from scala_lab.report.tables import NOTHING, heading_groups, markdown_row
-from scala_lab.study.api import Drawing
 from scala_lab.study.profiles import Profile
 from scala_lab.study.statistics import FACTOR, MAX_N
 from scala_lab.study.verdicts import ClaimRecord, Part, number_text, range_text
@@ -106,7 +106,7 @@ def _draw(folder: Path, manifest: Manifest, profile: Profile, chapters: Sequence
     tables = [table_piece(stem, table) for stem, table in own_tables.items() if len(table.frame)]
     if any(record.parts for record in claims):
         caption = "Every part of every claim: the paper's value, the interval measured here, and what would count."
-        figures = [figure_piece("claims-forest", Drawing("", forest_figure(claims), caption), profile)]
+        figures = [Piece("claims-forest", caption, figure_files(forest_figure(claims), profile.demonstration))]
     _write_pieces(folder / "figures", [*figures, *(piece for chapter in chapters for piece in chapter.figures)])
     _write_pieces(folder / "tables", [*tables, *(piece for chapter in chapters for piece in chapter.tables)])
     write_json(folder / "claims.json", [record.to_dict() for record in claims])
@@ -159,9 +159,8 @@ def worth(profile: Profile, records: Records) -> str:
     facts = [f"{profile.name} profile"]
     facts += [f"{name} ({count / 1e6:.3g}M parameters)" for name, count in sorted(models.items())]
     rows = sorted({run["samples"]["train"] for run in runs})
-    facts.append(
-        " to ".join(f"{count:,}" for count in {rows[0]: None, rows[-1]: None}) + " training rows" if rows else "no run"
-    )
+    ends = " to ".join(f"{count:,}" for count in dict.fromkeys((*rows[:1], *rows[-1:])))
+    facts.append(f"{ends} training rows" if rows else "no run")
     for size in (profile.small_batch, profile.large_batch):
         counts = Counter(run["steps"] for run in runs if run["spec"]["batches"]["batch_size"] == size)
         facts += [f"{count:,} steps at B={size:,}" for count, _ in counts.most_common(1)]
@@ -285,11 +284,8 @@ def _flag(name: str, value: Any, *, optional: bool) -> list[str]:
     flag = name.replace("_", "-")
     if isinstance(value, bool) and not optional:
         return [f"--{flag}" if value else f"--no-{flag}"]
-    if isinstance(value, tuple):
-        return [f"--{flag}", *value]
-    if isinstance(value, float) and float(f"{value:g}") == value:
-        return [f"--{flag}", f"{value:g}"]
-    return [f"--{flag}", str(value)]
+    short = isinstance(value, float) and float(f"{value:g}") == value
+    return [f"--{flag}", *(value if isinstance(value, tuple) else [f"{value:g}" if short else str(value)])]
 
 
 def run_line(record: Mapping[str, Any], _: Records) -> tuple[str, dict[str, Any]]:

@@ -129,10 +129,12 @@ def read_chapter(reference: str, profile: Profile, records: Records) -> Chapter:
         if not chapter.ran:
             return chapter
         findings = study.analyse(profile, frame)
-        _check_names(study.name, findings.figures)
-        _check_names(study.name, findings.tables)
-        figures = [figure_piece(_stem(study.name, drawing), drawing, profile) for drawing in findings.figures]
-        tables = [table_piece(_stem(study.name, table), table) for table in findings.tables]
+        figures = [
+            Piece(stem, drawing.caption, figure_files(drawing.figure, profile.demonstration))
+            for stem, drawing in zip(_stems(study.name, findings.figures), findings.figures, strict=True)
+        ]
+        stems = _stems(study.name, findings.tables)
+        tables = [table_piece(stem, table) for stem, table in zip(stems, findings.tables, strict=True)]
         return replace(chapter, figures=figures, tables=tables, claims=tuple(findings.claims), found=findings.found)
     except Exception as error:  # noqa: BLE001 - a failing study must not affect the others
         return replace(chapter, failure=describe_failure(error))
@@ -148,11 +150,6 @@ def describe_failure(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())} ({line})"
 
 
-def figure_piece(stem: str, drawing: Drawing, profile: Profile) -> Piece:
-    """Render a figure; one of a demonstration says so on its face."""
-    return Piece(stem, drawing.caption, figure_files(drawing.figure, profile.demonstration))
-
-
 def table_piece(stem: str, table: Tabulation) -> Piece:
     """Write a table in all formats."""
     texts = {".csv": csv_text(table), ".md": markdown_text(table), ".tex": latex_text(table, stem)}
@@ -160,11 +157,8 @@ def table_piece(stem: str, table: Tabulation) -> Piece:
     return Piece(stem, table.caption, files, columns_of(table), tuple(table.notes))
 
 
-def _stem(study: str, part: Tabulation | Drawing) -> str:
-    return f"{study}-{part.name}" if part.name else study
-
-
-def _check_names(study: str, parts: Sequence[Tabulation] | Sequence[Drawing]) -> None:
+def _stems(study: str, parts: Sequence[Tabulation] | Sequence[Drawing]) -> list[str]:
+    """Return the stems of the files of a study's tables or figures, if they are names of files and differ."""
     if study in OWN_PIECES:
         raise UserError(f"study {study}: the report has figures and tables of that name, choose another")
     for name, count in Counter(part.name for part in parts).items():
@@ -172,3 +166,4 @@ def _check_names(study: str, parts: Sequence[Tabulation] | Sequence[Drawing]) ->
             raise UserError(f"study {study} has {count} {type(parts[0]).__name__}s named {name!r}")
         if not all(character.isalnum() or character in "_-" for character in name):
             raise UserError(f"study {study}: {name!r} is part of a file name: letters, digits, - and _ only")
+    return [f"{study}-{part.name}" if part.name else study for part in parts]

@@ -44,7 +44,6 @@ def escape_latex(text: str) -> str:
 
 NOTHING = "\N{EN DASH}"
 """Shown where a number is missing."""
-MAX_NAME_LENGTH = 28
 WIDE = 8
 """From this many columns on, neighbours that share the first word of their headings are grouped under it."""
 
@@ -58,16 +57,12 @@ class Column:
     texts: Sequence[str]  # as they are shown
     numeric: bool
 
-    @property
-    def short(self) -> bool:
-        """Whether its texts are names that should not be broken over lines."""
-        return all(len(text) <= MAX_NAME_LENGTH for text in self.texts)
-
 
 def flat_frame(frame: DataFrame) -> DataFrame:
     """Return the frame with its named index as first columns and one text per column heading."""
     flat = frame.reset_index(drop=not any(name is not None for name in frame.index.names))
-    return flat.set_axis([_heading(name) for name in flat.columns], axis=1)
+    levels = [name if isinstance(name, tuple) else (name,) for name in flat.columns]
+    return flat.set_axis([" ".join(filter(None, map(str, names))) for names in levels], axis=1)
 
 
 def columns_of(table: Tabulation) -> list[Column]:
@@ -191,8 +186,3 @@ def _text(value: Any, number_format: str) -> str:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and not math.isnan(value)
-
-
-def _heading(name: Any) -> str:
-    parts = name if isinstance(name, tuple) else (name,)
-    return " ".join(str(part) for part in parts if str(part) != "")

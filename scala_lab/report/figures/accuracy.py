@@ -167,7 +167,7 @@ def rate_heat_map(frame: DataFrame, title: str) -> Figure:
 def _edges(centres: np.ndarray) -> np.ndarray:
     """Return cell borders half way between neighbouring centres."""
     halves = np.diff(centres) / 2 if len(centres) > 1 else np.array([0.5])
-    return np.array([centres[0] - halves[0], *(centres[:-1] + halves)[: len(centres) - 1], centres[-1] + halves[-1]])
+    return np.array([centres[0] - halves[0], *(centres[:-1] + halves), centres[-1] + halves[-1]])
 
 
 def _frame_best(axes: Axes, edges: np.ndarray, row: int, column: int, tried: np.ndarray) -> None:

@@ -89,7 +89,7 @@ def layer_bars(frame: DataFrame, unit: str = "nats") -> Figure:
 
     figure = style.new_figure(6.4, 1.6 + len(layers) * (0.25 + 0.2 * len(checkpoints)) + 0.2 * (len(checkpoints) > 1))
     axes = figure.subplots()
-    logarithmic = values.min() > 0 and values.max() > 30 * values.min()
+    logarithmic = style.spans_decades(values)
     if logarithmic:
         axes.set_xscale("log")
         axes.set_xlim(values.min() / 3, values.max() * (values.max() / values.min()) ** 0.35)

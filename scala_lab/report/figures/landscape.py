@@ -35,7 +35,7 @@ def slice_1d_plot(
     `frames` has what `slice_1d` returned, by the model's name; `marks` are positions of checkpoints.
     """
     _check_slices(frames, "position", "loss")
-    log_loss = _spans_decades(np.concatenate([frame["loss"].to_numpy(float) for frame in frames.values()]))
+    log_loss = style.spans_decades(np.concatenate([frame["loss"].to_numpy(float) for frame in frames.values()]))
     scored = any("accuracy" in frame and frame["accuracy"].notna().any() for frame in frames.values())
     figure = style.new_figure(6.6, 5.2 if scored else 3.6)
     panels = figure.subplots(1 + scored, 1, sharex=True, squeeze=False, height_ratios=[3, 2][: 1 + scored])[:, 0]
@@ -58,12 +58,6 @@ def slice_1d_plot(
     if len(frames) > 1:
         style.legend_below(figure, 3, handlelength=3.5)
     return figure
-
-
-def _spans_decades(values: np.ndarray) -> bool:
-    """Whether all values are positive and small ones would vanish on a linear scale."""
-    finite = values[np.isfinite(values)]
-    return len(finite) > 0 and float(finite.min()) > 0 and float(finite.max()) > 30 * float(finite.min())
 
 
 def _check_slices(frames: Mapping[str, DataFrame], *columns: str) -> None:
@@ -150,7 +144,7 @@ def _shared_scale(grids: list[Grid], value: Value) -> tuple[Normalize, bool]:
     low, high = float(finite.min()), float(finite.max())
     if high <= low:
         low, high = low - 0.5, high + 0.5
-    logarithmic = value == "loss" and _spans_decades(finite)
+    logarithmic = value == "loss" and style.spans_decades(finite)
     return (LogNorm if logarithmic else Normalize)(low, high), logarithmic
 
 

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from scala_lab.errors import UserError
 
 if TYPE_CHECKING:
@@ -71,6 +73,12 @@ def bar_style(index: int, **changes: Any) -> dict[str, Any]:
     """Return fill, hatch and edge of the index-th kind of bar of a figure."""
     fill, hatch = FILLS[index % len(FILLS)], HATCHES[index % len(HATCHES)]
     return {"facecolor": fill, "hatch": hatch, "edgecolor": "black", "linewidth": 0.8, **changes}
+
+
+def spans_decades(values: np.ndarray) -> bool:
+    """Whether all finite values are positive and small ones would vanish on a linear scale."""
+    finite = values[np.isfinite(values)]
+    return len(finite) > 0 and bool(finite.min() > 0 and finite.max() > 30 * finite.min())
 
 
 def round_numbers(low: float, high: float, digits: Iterable[int]) -> list[float]:
