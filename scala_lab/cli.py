@@ -167,9 +167,7 @@ def _data_of_run(checkpoint: Path) -> DataSpec | None:
     """Return the data of the run whose folder or checkpoint this is; None if it is not a run's."""
     from scala_lab.training.run_dir import read_run
 
-    run = read_run(checkpoint)
-    if run is None and checkpoint.name == "checkpoint":
-        run = read_run(checkpoint.parent)
+    run = read_run(checkpoint) or (read_run(checkpoint.parent) if checkpoint.name == "checkpoint" else None)
     # without label names: they are those of the model that the run started from, its own checkpoint has the task's
     return None if run is None else dataclasses.replace(run.spec.data, label_names=())
 

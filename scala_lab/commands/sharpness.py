@@ -12,13 +12,7 @@ import tyro
 from rich.table import Table
 
 from scala_lab.cli import check_checkpoints, check_new_files, check_new_folder, result_console
-from scala_lab.curvature.checkpoint import (
-    SharpnessOptions,
-    all_converged,
-    measure_by_workers,
-    measure_sharpness,
-    short_names,
-)
+from scala_lab.curvature.checkpoint import SharpnessOptions, all_converged, measure_by_workers, measure_sharpness
 from scala_lab.errors import UserError, check_at_least
 from scala_lab.files import new_folder, write_json
 from scala_lab.machine import started_by_launcher
@@ -107,13 +101,9 @@ def _cells(record: dict[str, Any]) -> dict[str, str]:
     if record["deviation"]:
         pairs = zip(eigenvalues, record["deviation"], strict=True)
         eigenvalues = [f"{value} ± {deviation:.2g}" for value, deviation in pairs]
-    cells = {
-        "eigenvalues": "\n".join(eigenvalues),
-        "residual": "\n".join(f"{value:.1e}" for value in record["residuals"]),
-        "products": str(record["hvps"]),
-        "seconds": f"{record['seconds']:.1f}",
-        "loss": f"{record['loss']:.4f}",
-    }
+    residuals = [f"{value:.1e}" for value in record["residuals"]]
+    cells = {"eigenvalues": "\n".join(eigenvalues), "residual": "\n".join(residuals), "products": str(record["hvps"])}
+    cells |= {"seconds": f"{record['seconds']:.1f}", "loss": f"{record['loss']:.4f}"}
     if "smallest" in record:
         cells["smallest"] = _eigenvalue(record["smallest"])
     if "trace" in record:
@@ -137,6 +127,7 @@ def _write_folder(records: list[dict[str, Any]], densities: dict[str, Any], out:
     """Write a folder with tables and figures, complete or not at all."""
     import pandas
 
+    from scala_lab.curvature.checkpoint import short_names
     from scala_lab.report.figures.curvature import density_plot, layer_bars, sharpness_bars
     from scala_lab.report.figures.style import save_figure
 

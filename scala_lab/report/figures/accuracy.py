@@ -137,7 +137,10 @@ def rate_heat_map(frame: DataFrame, title: str) -> Figure:
     sizes, rates = scores.index.to_numpy(float), scores.columns.to_numpy(float)
     figure = style.new_figure(1.8 + 0.75 * len(rates), 1.9 + 0.55 * len(sizes))
     axes = figure.subplots()
-    edges, masked = _edges(np.log(rates)), np.ma.masked_invalid(scores)
+    centres = np.log(rates)
+    halves = np.diff(centres) / 2 if len(centres) > 1 else np.array([0.5])  # cells meet half way between two rates
+    edges = np.array([centres[0] - halves[0], *(centres[:-1] + halves), centres[-1] + halves[-1]])
+    masked = np.ma.masked_invalid(scores)
     colours = axes.pcolormesh(edges, np.arange(len(sizes) + 1) - 0.5, masked, cmap=style.COLOURMAP)
     axes.set_facecolor(style.BAD)
     any_score = bool(scores.notna().any(axis=None))
@@ -153,7 +156,7 @@ def rate_heat_map(frame: DataFrame, title: str) -> Figure:
         if row.notna().any():
             _frame_best(axes, edges, y, int(np.nanargmax(row)), np.flatnonzero(diverged.loc[size].notna()))
     _rule_lines(axes, scores)
-    axes.set_xticks(np.log(rates), [f"{rate:g}" for rate in rates])
+    axes.set_xticks(centres, [f"{rate:g}" for rate in rates])
     axes.set_yticks(range(len(sizes)), [f"{size:,.0f}" for size in sizes])
     axes.set(xlim=(edges[0], edges[-1]), ylim=(-0.5, len(sizes) - 0.5))
     axes.set(title=title, xlabel="peak learning rate, log scale", ylabel="batch size")
@@ -162,12 +165,6 @@ def rate_heat_map(frame: DataFrame, title: str) -> Figure:
     if axes.get_legend_handles_labels()[0]:
         figure.legend(loc="outside lower center", ncols=2)
     return figure
-
-
-def _edges(centres: np.ndarray) -> np.ndarray:
-    """Return cell borders half way between neighbouring centres."""
-    halves = np.diff(centres) / 2 if len(centres) > 1 else np.array([0.5])
-    return np.array([centres[0] - halves[0], *(centres[:-1] + halves), centres[-1] + halves[-1]])
 
 
 def _frame_best(axes: Axes, edges: np.ndarray, row: int, column: int, tried: np.ndarray) -> None:

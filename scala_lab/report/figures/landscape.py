@@ -18,17 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.colors import Normalize
 
 
-DISTANCE = "distance (in lengths of the direction)"
-
-
 @style.styled()
 def slice_1d_plot(
-    frames: Mapping[str, DataFrame],
-    title: str = "Loss along a line through the checkpoint",
-    x_label: str = DISTANCE,
-    unit: str = "nats",
-    *,
-    marks: Sequence[float] = (0.0,),
+    frames: Mapping[str, DataFrame], title: str, x_label: str, unit: str = "nats", *, marks: Sequence[float] = (0.0,)
 ) -> Figure:
     """Draw loss, and accuracy where there is one, along a line, for one or several models.
 
@@ -78,9 +70,9 @@ BANDS = 14
 @style.styled()
 def side_by_side(
     frames: Mapping[str, DataFrame],
-    title: str = "Loss around the checkpoints, on one scale",
-    x_label: str = DISTANCE,
-    y_label: str = DISTANCE,
+    title: str,
+    x_label: str,
+    y_label: str,
     unit: str = "nats",
     *,
     kind: Literal["contour", "surface"] = "contour",
