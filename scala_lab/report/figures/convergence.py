@@ -8,13 +8,7 @@ from scala_lab.report.figures.style import DataFrame, Figure
 
 @style.styled()
 def rate_panels(
-    frame: DataFrame,
-    title: str,
-    x_label: str,
-    y_label: str,
-    *,
-    log_steps: bool = True,
-    bound_label: str = "printed bound",
+    frame: DataFrame, title: str, x_label: str, y_label: str, log_steps: bool = True, bound_label: str = "printed bound"
 ) -> Figure:
     """Draw measured values with their intervals, a panel for each group of lines, claimed bounds as thin lines.
 
