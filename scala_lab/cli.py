@@ -12,6 +12,7 @@ import dataclasses
 import gc
 import importlib
 import io
+import itertools
 import os
 import re
 import sys
@@ -31,13 +32,8 @@ if TYPE_CHECKING:
 Options = TypeVar("Options")
 
 
-QUIET = {
-    "TOKENIZERS_PARALLELISM": "false",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    "TRANSFORMERS_VERBOSITY": "error",
-    "DATASETS_VERBOSITY": "error",
-}
+QUIET = {"TOKENIZERS_PARALLELISM": "false", "TRANSFORMERS_VERBOSITY": "error", "DATASETS_VERBOSITY": "error"}
+QUIET |= {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 """Set before the libraries load unless the user set them: one progress bar, ours, and no warning from a fork."""
 
 GARBAGE_THRESHOLD = 50_000
@@ -124,17 +120,11 @@ def parse_flags(dataclass_type: type[Options], args: list[str], prog: str, defau
 
 def _plain_sentence(box: str) -> str:
     """Take the message out of the frame that tyro draws around it, and say common mistakes more plainly."""
-    lines = [line.strip() for line in box.splitlines()]
-    blocks: list[list[str]] = [[]]
-    for line in lines:
-        row = line.strip("│|").strip()
-        if row and set(row) <= {"─", "-"}:
-            blocks.append([])
-        elif row and row[0] not in "╭╰":
-            blocks[-1].append(row)
+    rows = [row for line in box.splitlines() if (row := line.strip().strip("│|").strip()) and row[0] not in "╭╰"]
+    by_rules = itertools.groupby(rows, lambda row: set(row) <= {"─", "-"})
+    blocks = [" ".join(block) for is_rule, block in by_rules if not is_rule] or [" ".join(box.split())]
     # a frame holds the title; without one (a terminal that is not UTF-8) the title is the first block
-    framed = any(line.startswith("╭") for line in lines)
-    text = " ".join(blocks[0] if framed or len(blocks) == 1 else blocks[1]) or " ".join(box.split())
+    text = blocks[0] if "╭" in box or len(blocks) == 1 else blocks[1]
     for pattern, sentence in _PLAIN_SENTENCES.items():
         if match := re.fullmatch(pattern, text):
             return match.expand(sentence)

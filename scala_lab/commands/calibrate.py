@@ -17,7 +17,6 @@ from scala_lab.methods.recipes import find_recipe
 
 if TYPE_CHECKING:
     from scala_lab.timing.calibration import Calibration
-    from scala_lab.timing.model import Workload
 
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 SMALL_BATCH = 32
@@ -90,9 +89,14 @@ def _show_constants(console: Console, calibration: Calibration) -> None:
 
 
 def _show_projection(console: Console, calibration: Calibration, spec: RunSpec) -> None:
-    from scala_lab.timing.model import best_workers, epoch_seconds
+    from scala_lab.timing.model import Workload, best_workers, epoch_seconds
+    from scala_lab.training.preparation import prepare
 
-    work = _workload(spec)
+    lengths, recipe = prepare(spec).train.lengths, spec.recipe
+    noisy = find_recipe(recipe.method).step == "scala" and bool(recipe.lambda_)
+    share = max(0.0, 1 - (recipe.delay or 0.0) / spec.optim.epochs) if noisy else 0.0
+    optimizer = "adamw" if spec.optim.optimizer == "adamw" else "lamb"
+    work = Workload(len(lengths), float(lengths.mean()), spec.batches.micro_batch, optimizer, share)
     models = {name: calibration.model(name, calibration.cores) for name in calibration.links}
     columns = {
         f"B={batch}, {name}": (model, work, batch)
@@ -107,15 +111,3 @@ def _show_projection(console: Console, calibration: Calibration, spec: RunSpec) 
     console.print(table, highlight=False)
     for title, column in columns.items():
         console.print(f"{title}: shortest on {best_workers(*column, WORKERS)} workers", highlight=False)
-
-
-def _workload(spec: RunSpec) -> Workload:
-    """Return what of the spec decides its time."""
-    from scala_lab.timing.model import Workload
-    from scala_lab.training.preparation import prepare
-
-    lengths, recipe = prepare(spec).train.lengths, spec.recipe
-    noisy = find_recipe(recipe.method).step == "scala" and bool(recipe.lambda_)
-    share = max(0.0, 1 - (recipe.delay or 0.0) / spec.optim.epochs) if noisy else 0.0
-    optimizer = "adamw" if spec.optim.optimizer == "adamw" else "lamb"
-    return Workload(len(lengths), float(lengths.mean()), spec.batches.micro_batch, optimizer, share)

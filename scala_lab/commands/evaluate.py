@@ -107,9 +107,8 @@ def _evaluate(options: Evaluate, checkpoint: Path) -> tuple[dict[str, dict[str, 
         assert logits is not None
         metrics[split_name] = compute_metrics(prepared.task, logits, split.labels)
         predicted = predictions(prepared.task, logits)
-        for row, (label, prediction) in enumerate(zip(split.labels, predicted, strict=True)):
-            record: dict[str, Any] = {"checkpoint": name, "split": split_name, "row": row}
-            record["label"] = names[int(label)] if names else float(label)
-            record["prediction"] = names[int(prediction)] if names else float(prediction)
+        for row, pair in enumerate(zip(split.labels, predicted, strict=True)):
+            label, prediction = (names[int(value)] if names else float(value) for value in pair)
+            record = {"checkpoint": name, "split": split_name, "row": row, "label": label, "prediction": prediction}
             records.append(record | {f"output_{column}": float(value) for column, value in enumerate(logits[row])})
     return metrics, records

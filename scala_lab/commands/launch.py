@@ -10,6 +10,7 @@ import tyro
 
 from scala_lab.commands import train
 from scala_lab.errors import UserError, check_at_least
+from scala_lab.files import write_text
 
 TEMPLATE = Path(__file__).with_name("job.sbatch")
 READ_TIMEOUT = 600
@@ -59,8 +60,6 @@ class Launch:
 
 def run(options: Launch) -> int:
     """Check the command, write the script and print how to submit it."""
-    from scala_lab.files import write_text
-
     if not options.command or options.command[0] != "train":
         raise UserError("launch: give the run after `--`, as in `scala-lab launch --nodes 2 -- train --task mnli`")
     check_at_least(0, "launch: ", gpus_per_node=options.gpus_per_node, restarts=options.restarts)

@@ -75,7 +75,5 @@ def _check() -> int:
 
 
 def _summary(record: dict[str, Any]) -> str:
-    return (
-        f"held-out loss {record['heldout_loss']:.4f}, masked accuracy {record['heldout_accuracy']:.1%}, "
-        f"pairs told apart {record['heldout_pair_accuracy']:.1%}"
-    )
+    loss, accuracy, pairs = (record[f"heldout_{name}"] for name in ("loss", "accuracy", "pair_accuracy"))
+    return f"held-out loss {loss:.4f}, masked accuracy {accuracy:.1%}, pairs told apart {pairs:.1%}"

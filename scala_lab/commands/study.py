@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import tyro
 from rich.table import Table
@@ -16,6 +16,7 @@ from rich.table import Table
 from scala_lab.cli import result_console
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError, check_at_least
+from scala_lab.report.chapter import Chapter, Manifest
 from scala_lab.study.api import Study, all_studies, find_study, place_in_paper
 from scala_lab.study.profiles import find_profile
 from scala_lab.study.tuning import Choices
@@ -23,9 +24,6 @@ from scala_lab.sweep.cells import Cell
 from scala_lab.sweep.local import LocalPool
 from scala_lab.sweep.slurm import SlurmCluster, SlurmOptions
 from scala_lab.sweep.store import ENDED, Records, RunStore
-
-if TYPE_CHECKING:
-    from scala_lab.report.chapter import Chapter, Manifest
 
 
 @dataclass(frozen=True)
@@ -149,8 +147,6 @@ def _check_options(studies: Mapping[str, Study], options: SweepOptions) -> None:
 
 
 def _manifest(studies: Mapping[str, Study], options: SweepOptions, command: Sequence[str]) -> Manifest:
-    from scala_lab.report.chapter import Manifest
-
     arguments = ["scala-lab", *command, "--profile", options.profile]
     for flag, value in (("--out", options.out), ("--data-dir", options.data_dir), ("--model", options.model)):
         arguments += [flag, str(value)] if value is not None else []

@@ -7,7 +7,7 @@ import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
@@ -82,9 +82,7 @@ def run(options: Train, launcher: WorkerLauncher | None = None) -> int:
     locate_model(options.spec.encoder.model)  # before the name, which needs a valid path
     out = options.out or Path("runs") / options.spec.resolved().name
     present = read_run(out)
-    how: Any = {
-        name: getattr(options, name) for name in ("resume", "save_every", "tensorboard", "keep_states", "trunk")
-    }
+    how = {name: getattr(options, name) for name in ("resume", "save_every", "tensorboard", "keep_states", "trunk")}
     try:
         result = train(options.spec, out, progress=True, launcher=launcher, **how)
     except WorkerFailure as failure:

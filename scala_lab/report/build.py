@@ -119,10 +119,8 @@ def _draw(folder: Path, manifest: Manifest, profile: Profile, chapters: Sequence
         "verdict_counts": {verdict: counts[verdict] for verdict in SIGNS if counts[verdict]},
         "worth": worth(profile, records),
         "own": {piece.stem: piece for piece in (*figures, *tables)},  # of no study
-        "commands": {chapter.reference: study_command(manifest, chapter.reference) for chapter in chapters},
         "records": records,
         "environment": _environment_rows(records),
-        "version": VERSION,
     }
     templates = _templates()
     for name in ("claims.md", PAGE):
@@ -228,8 +226,9 @@ def _templates() -> Environment:
     loader, escaped = FileSystemLoader(TEMPLATES), lambda name: name == f"{PAGE}.j2"
     environment = Environment(loader=loader, autoescape=escaped, undefined=StrictUndefined, **lines)
     environment.globals["inlined"] = lambda name: Markup((TEMPLATES / name).read_text(encoding="utf-8"))
-    environment.globals |= {"symbols": SIGNS, "part_cells": part_cells}
-    environment.globals |= {"run_line": run_line, "measurement_line": measurement_line}
+    environment.globals |= {"symbols": SIGNS, "version": VERSION}
+    for function in (part_cells, run_line, measurement_line, study_command):
+        environment.globals[function.__name__] = function
     for function in (markdown_row, picture, sort_key, tally, gate_lines, sensitivity_text, heading_groups):
         environment.filters[function.__name__] = function
     return environment

@@ -25,7 +25,6 @@ def sharpness_bars(frame: DataFrame, unit: str = "nats") -> Figure:
     """
     style.require_columns(frame, "checkpoint", "eigenvalue", "converged")
     groups = list(frame.groupby("checkpoint", sort=False))
-    repeated = any(len(rows) > 1 for _, rows in groups)
     figure = style.new_figure(6.4, 1.5 + 0.55 * len(groups))
     axes = figure.subplots()
     for row, (_, rows) in enumerate(groups):
@@ -37,7 +36,7 @@ def sharpness_bars(frame: DataFrame, unit: str = "nats") -> Figure:
         if std:
             axes.errorbar(mean, row, xerr=std, color="black", capsize=4, linewidth=1.2)
     style.label_rows(axes, [textwrap.fill(str(name), 28) for name, _ in groups])
-    over = "\nmean and standard deviation over disjoint sets of samples" if repeated else ""
+    over = "\nmean and standard deviation over disjoint sets of samples" if len(frame) > len(groups) else ""
     axes.set_xlabel(f"top eigenvalue ({unit} per squared unit of weight){over}")
     _fit_annotations(axes, frame["eigenvalue"].to_numpy(float))
     axes.set_title("Sharpness: top eigenvalue of the Hessian")
@@ -103,14 +102,12 @@ def layer_bars(frame: DataFrame, unit: str = "nats") -> Figure:
         label = f"{checkpoint} ({kappa})"
         legend.append(Patch(**style.bar_style(index, linewidth=1.0), label=label))
     style.label_rows(axes, layers)
-    title = "Top eigenvalue of each layer's block of the Hessian"
+    below = "" if len(checkpoints) > 1 else f"\n{label}, the sharpest over the least sharp"
+    axes.set_title(f"Top eigenvalue of each layer's block of the Hessian{below}")
     axes.set_xlabel(f"top eigenvalue ({unit} per squared unit of weight)" + (", log scale" if logarithmic else ""))
     if len(checkpoints) > 1:
-        axes.set_title(title)
         meaning = "κ: the sharpest layer over the least sharp"
         figure.legend(handles=legend, title=meaning, loc="outside lower center", ncols=3)
-    else:
-        axes.set_title(f"{title}\n{label}, the sharpest over the least sharp")
     if not logarithmic:
         _fit_annotations(axes, values)
     return figure

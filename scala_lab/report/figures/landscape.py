@@ -6,16 +6,13 @@ A loss that spans more than a factor of 30 is drawn on a log scale; points witho
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from scala_lab.errors import UserError
 from scala_lab.report.figures import style
-from scala_lab.report.figures.style import Axes, DataFrame, Figure
-
-if TYPE_CHECKING:
-    from matplotlib.colors import Normalize
+from scala_lab.report.figures.style import Axes, DataFrame, Figure, Normalize
 
 
 @style.styled()

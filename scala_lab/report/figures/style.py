@@ -20,10 +20,11 @@ from scala_lab.errors import UserError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+    from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
     from pandas import DataFrame, Series
 else:
-    Axes = Axis = Figure = DataFrame = Series = Any  # only named in signatures: importing them takes a second
+    Axes = Axis = Normalize = Figure = DataFrame = Series = Any  # only named in signatures: to import them takes long
 
 COLOURS = ("#0b2f66", "#d1660a", "#5c8a3a", "#a83279", "#7a7f85", "#3aa0c9")
 """Of lines; colours of similar lightness differ in dash and marker."""
