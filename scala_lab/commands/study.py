@@ -193,8 +193,8 @@ def _print_plan(cells: Mapping[str, Sequence[Cell]], store: RunStore, processes:
         numbers = (work.runs, work.measurements, work.epochs, work.shared_epochs, work.steps, work.forward_passes)
         if group is all_cells:
             table.add_section()
-        row = (name, *(f"{number:,.0f}" for number in numbers), time)
-        table.add_row(*row, style="bold" if group is all_cells else None)
+        texts = [f"{number:,.0f}" for number in numbers]
+        table.add_row(name, *texts, time, style="bold" if group is all_cells else None)
     console = result_console()
     console.print(table)
     done = sum(len(items) for status, items in store.by_status(all_cells).items() if status in ENDED)

@@ -110,13 +110,13 @@ def _draw(folder: Path, manifest: Manifest, profile: Profile, chapters: Sequence
     _write_pieces(folder / "figures", [*figures, *(piece for chapter in chapters for piece in chapter.figures)])
     _write_pieces(folder / "tables", [*tables, *(piece for chapter in chapters for piece in chapter.tables)])
     write_json(folder / "claims.json", [record.to_dict() for record in claims])
-    counts = Counter(record.verdict for record in claims)
+    verdicts = [record.verdict for record in claims]
     content = {
         "manifest": manifest,
         "profile": profile,
         "chapters": chapters,
         "claims": claims,
-        "verdict_counts": {verdict: counts[verdict] for verdict in SIGNS if counts[verdict]},
+        "verdict_counts": {verdict: verdicts.count(verdict) for verdict in SIGNS if verdict in verdicts},
         "worth": worth(profile, records),
         "own": {piece.stem: piece for piece in (*figures, *tables)},  # of no study
         "records": records,
@@ -154,11 +154,10 @@ def worth(profile: Profile, records: Records) -> str:
     """Say what the verdicts are worth: on which encoder, rows, steps and seeds they rest."""
     runs = [records.runs[key] for key in sorted(records.runs) if records.runs[key]["status"] == "finished"]
     models = {Path(run["spec"]["encoder"]["model"]).name: run["parameters"] for run in runs}
-    facts = [f"{profile.name} profile"]
-    facts += [f"{name} ({count / 1e6:.3g}M parameters)" for name, count in sorted(models.items())]
+    sizes = [f"{name} ({count / 1e6:.3g}M parameters)" for name, count in sorted(models.items())]
     rows = sorted({run["samples"]["train"] for run in runs})
     ends = " to ".join(f"{count:,}" for count in dict.fromkeys((*rows[:1], *rows[-1:])))
-    facts.append(f"{ends} training rows" if rows else "no run")
+    facts = [f"{profile.name} profile", *sizes, f"{ends} training rows" if rows else "no run"]
     for size in (profile.small_batch, profile.large_batch):
         counts = Counter(run["steps"] for run in runs if run["spec"]["batches"]["batch_size"] == size)
         facts += [f"{count:,} steps at B={size:,}" for count, _ in counts.most_common(1)]

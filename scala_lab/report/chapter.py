@@ -128,12 +128,10 @@ def read_chapter(reference: str, profile: Profile, records: Records) -> Chapter:
         if not chapter.ran:
             return chapter
         findings = study.analyse(profile, frame)
-        figures = [
-            Piece(stem, drawing.caption, figure_files(drawing.figure, profile.demonstration))
-            for stem, drawing in zip(_stems(study.name, findings.figures), findings.figures, strict=True)
-        ]
-        stems = _stems(study.name, findings.tables)
-        tables = [table_piece(stem, table) for stem, table in zip(stems, findings.tables, strict=True)]
+        drawn = zip(_stems(study.name, findings.figures), findings.figures, strict=True)
+        figures = [Piece(stem, one.caption, figure_files(one.figure, profile.demonstration)) for stem, one in drawn]
+        tabulated = zip(_stems(study.name, findings.tables), findings.tables, strict=True)
+        tables = [table_piece(stem, table) for stem, table in tabulated]
         return replace(chapter, figures=figures, tables=tables, claims=tuple(findings.claims), found=findings.found)
     except Exception as error:  # noqa: BLE001 - a failing study must not affect the others
         return replace(chapter, failure=describe_failure(error))

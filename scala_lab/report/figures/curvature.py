@@ -82,8 +82,7 @@ def layer_bars(frame: DataFrame, unit: str = "nats") -> Figure:
     frame = frame.assign(layer=frame["layer"].str.replace(r".*?(\d+)$", r"layer \1", regex=True))  # bert.layer.3
     checkpoints = list(dict.fromkeys(frame["checkpoint"]))
     layers = sorted(dict.fromkeys(frame["layer"]), key=lambda name: name == "head")  # after those of the deepest model
-    values = frame["eigenvalue"].to_numpy(float)
-    height = 0.78 / len(checkpoints)
+    values, height = frame["eigenvalue"].to_numpy(float), 0.78 / len(checkpoints)
     from matplotlib.patches import Patch
 
     figure = style.new_figure(6.4, 1.6 + len(layers) * (0.25 + 0.2 * len(checkpoints)) + 0.2 * (len(checkpoints) > 1))

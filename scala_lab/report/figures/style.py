@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,9 +89,9 @@ def round_numbers(low: float, high: float, digits: Iterable[int]) -> list[float]
     return [number for number in numbers if low <= number <= high]
 
 
-def set_ticks(axis: Axis, ticks: Iterable[float]) -> None:
+def set_ticks(axis: Axis, ticks: Sequence[float]) -> None:
     """Mark some numbers on an axis, written plainly, and nothing between them."""
-    axis.set_ticks(list(ticks), [f"{tick:g}" for tick in ticks])
+    axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.set_ticks([], minor=True)
 
 
