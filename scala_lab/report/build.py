@@ -122,9 +122,8 @@ def _draw(folder: Path, manifest: Manifest, profile: Profile, chapters: Sequence
         "records": records,
         "environment": _environment_rows(records),
     }
-    templates = _templates()
     for name in ("claims.md", PAGE):
-        write_text(folder / name, templates.get_template(f"{name}.j2").render(content))
+        write_text(folder / name, _templates().get_template(f"{name}.j2").render(content))
 
 
 def _write_pieces(folder: Path, pieces: Sequence[Piece]) -> None:

@@ -18,13 +18,14 @@ def phase_bars(frame: DataFrame) -> Figure:
     `frame` has one row per method and phase: method, phase, value (in forward passes).
     """
     style.require_columns(frame, "method", "phase", "value")
-    times = frame.pivot(index="method", columns="phase", values="value").loc[frame["method"].unique()].fillna(0.0)
+    times = frame.pivot(index="method", columns="phase", values="value").fillna(0.0)
+    times = times.reindex(index=frame["method"].unique(), columns=PHASES)
     fills, hatches = [*style.FILLS, "#ffffff", "#9db3d1"], [*style.HATCHES, "ooo", "--"]
     styles = [style.bar_style(0, facecolor=fill, hatch=hatch) for fill, hatch in zip(fills, hatches, strict=True)]
     whole = times.sum(axis=1)
     figure = style.new_figure(7.2, 1.9 + 0.55 * len(times))
     axes = figure.subplots()
-    _stack(axes, times.reindex(columns=PHASES), styles, [f"{time:.2f}" for time in whole])
+    _stack(axes, times, styles, [f"{time:.2f}" for time in whole])
     axes.set(xlim=(0, 1.1 * whole.max()), xlabel="time of a step (forward passes)")
     axes.set_title("Where the time of a step goes")
     style.legend_below(figure, 4)
@@ -44,8 +45,8 @@ def exchange_bars(frame: DataFrame) -> Figure:
     axes = figure.subplots()
     texts = [f"{share:.0f}%" for share in shares["exposed communication"]]
     _stack(axes, shares, [style.bar_style(0), style.bar_style(1)], texts)
-    axes.set(xlim=(0, 112), xticks=range(0, 101, 20), xlabel="share of a step (%)")
-    axes.set_title("What communication adds to a step")
+    axes.set(xlim=(0, 112), xticks=range(0, 101, 20))
+    axes.set(xlabel="share of a step (%)", title="What communication adds to a step")
     style.legend_below(figure, 2)
     return figure
 
