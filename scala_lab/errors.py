@@ -13,7 +13,7 @@ class UserError(Exception):
     """
 
 
-def check_at_least(minimum: int, of: str = "", **flags: int | None) -> None:
+def check_at_least(minimum: int, of: str = "", /, **flags: int | None) -> None:
     """Refuse flags, given by name, that are smaller; `of`, such as `launch: `, begins the sentence."""
     for name, value in flags.items():
         if value is not None and value < minimum:

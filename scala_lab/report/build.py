@@ -225,10 +225,10 @@ def _templates() -> Environment:
     environment = Environment(loader=loader, autoescape=escaped, undefined=StrictUndefined, **lines)
     environment.globals["inlined"] = lambda name: Markup((TEMPLATES / name).read_text(encoding="utf-8"))
     environment.globals |= {"symbols": SIGNS, "version": VERSION}
-    for function in (part_cells, run_line, measurement_line, study_command):
-        environment.globals[function.__name__] = function
-    for function in (markdown_row, picture, sort_key, tally, gate_lines, sensitivity_text, heading_groups):
-        environment.filters[function.__name__] = function
+    called: list[Any] = [part_cells, run_line, measurement_line, study_command]
+    environment.globals |= {function.__name__: function for function in called}
+    filters: list[Any] = [markdown_row, picture, sort_key, tally, gate_lines, sensitivity_text, heading_groups]
+    environment.filters |= {function.__name__: function for function in filters}
     return environment
 
 
