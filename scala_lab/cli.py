@@ -1,8 +1,8 @@
 """The command line: `scala-lab COMMAND ...`, the same as `python -m scala_lab COMMAND ...`.
 
-A command is a module with a dataclass of its options and `run(options) -> exit code`; the dataclass's fields are its
-flags. A module that reads its flags in two stages defines `parse(args)` as well. Only the module of the given command
-is imported, and tyro and rich only when they are used, so that help takes 0.04 s.
+A command is a module with a dataclass of its options, whose fields are its flags, and `run(options) -> exit code`; it
+may define `parse(args)` as well. Only the module of the given command is imported, and tyro and rich only when they are
+used, so that help takes 0.04 s.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import dataclasses
 import gc
 import importlib
 import io
+import itertools
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -31,36 +32,8 @@ if TYPE_CHECKING:
 Options = TypeVar("Options")
 
 
-class Command(NamedTuple):
-    """A command's dataclass of options in the module `scala_lab.commands.NAME`, and what it is for."""
-
-    options: str
-    summary: str
-
-
-COMMANDS = {
-    "train": Command("Train", "adapt a pretrained encoder to a task"),
-    "evaluate": Command("Evaluate", "metrics and predictions of any checkpoint"),
-    "sharpness": Command("Sharpness", "top Hessian eigenvalues of any checkpoint"),
-    "landscape": Command("Landscape", "loss around and between checkpoints, drawn"),
-    "study": Command("RunStudies", "figures and tables of the paper, and beyond it"),
-    "reproduce": Command("Reproduce", "all studies, with verdicts on every claim"),
-    "report": Command("Report", "draw a report again from its own records"),
-    "pretrain": Command("Pretrain", "make the embedded encoder again"),
-    "calibrate": Command("Calibrate", "this machine's speed, and time on more workers"),
-    "launch": Command("Launch", "a SLURM script for a run over several nodes"),
-    "hosts": Command("OnHosts", "train over several hosts that are all on this machine"),
-    "architectures": Command("Architectures", "which architectures give the stock model's results"),
-    "doctor": Command("Doctor", "what this machine has, and what is missing"),
-}
-
-QUIET = {
-    "TOKENIZERS_PARALLELISM": "false",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    "TRANSFORMERS_VERBOSITY": "error",
-    "DATASETS_VERBOSITY": "error",
-}
+QUIET = {"TOKENIZERS_PARALLELISM": "false", "TRANSFORMERS_VERBOSITY": "error", "DATASETS_VERBOSITY": "error"}
+QUIET |= {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 """Set before the libraries load unless the user set them: one progress bar, ours, and no warning from a fork."""
 
 GARBAGE_THRESHOLD = 50_000
@@ -89,23 +62,20 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _dispatch(args: list[str]) -> int:
-    if not args or args[0] in ("-h", "--help", "help"):
-        print(_help())
+    name, *rest = args or ["--help"]
+    if name in ("-h", "--help", "help", "-V", "--version"):
+        print(f"scala-lab {VERSION}" if name in ("-V", "--version") else _help())
         return 0
-    if args[0] in ("-V", "--version"):
-        print(f"scala-lab {VERSION}")
-        return 0
-    name, rest = args[0], args[1:]
     if name not in COMMANDS:
         kind = "flag" if name.startswith("-") else "command"
         raise UserError(f"unknown {kind} {name!r}: {nearest(name, COMMANDS)}")
     for variable, value in QUIET.items():
         os.environ.setdefault(variable, value)
     gc.set_threshold(GARBAGE_THRESHOLD)
-    module = importlib.import_module(f"scala_lab.commands.{name}")
+    module, command = importlib.import_module(f"scala_lab.commands.{name}"), COMMANDS[name]
     if hasattr(module, "parse"):
         return int(module.run(module.parse(rest)))
-    return int(module.run(parse_flags(getattr(module, COMMANDS[name].options), rest, prog=f"scala-lab {name}")))
+    return int(module.run(command.parse(getattr(module, command.options), rest, f"scala-lab {name}")))
 
 
 def _help() -> str:
@@ -120,12 +90,6 @@ ScaLA: large-batch adaptation of pretrained transformers with light adversarial 
 `scala-lab COMMAND --help` lists a command's flags; `scala-lab train` alone is a first run."""
 
 
-def split_command(args: list[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Split a command's own flags from the command that follows them after `--`."""
-    end = args.index("--") if "--" in args else len(args)
-    return args[:end], tuple(args[end + 1 :])
-
-
 def parse_flags(dataclass_type: type[Options], args: list[str], prog: str, default: Options | None = None) -> Options:
     """Read the flags of a dataclass: its fields, those of nested dataclasses included, with their docstrings as help.
 
@@ -133,9 +97,8 @@ def parse_flags(dataclass_type: type[Options], args: list[str], prog: str, defau
     """
     import tyro
 
-    keywords: dict[str, Any] = {"prog": prog, "config": (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)}
-    if default is not None:
-        keywords["default"] = default
+    keywords: dict[str, Any] = {"prog": prog, "default": tyro.MISSING_NONPROP if default is None else default}
+    keywords["config"] = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
     message = io.StringIO()
     try:
         with contextlib.redirect_stderr(message):
@@ -146,34 +109,26 @@ def parse_flags(dataclass_type: type[Options], args: list[str], prog: str, defau
         raise
     if not unknown:
         return options
-    flags = [token.split("=")[0] for token in unknown if token.startswith("-")]
-    if not flags:
+    flag = next((token.split("=")[0] for token in unknown if token.startswith("-")), None)
+    if flag is None:
         raise UserError(f"{prog}: unexpected {unknown[0]!r}: every setting is given as --flag value")
     help_text = tyro.extras.get_parser(dataclass_type, **keywords).format_help()
-    advice = nearest(flags[0].replace("_", "-"), sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", help_text))))
+    advice = nearest(flag.replace("_", "-"), sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", help_text))))
     advice = advice if advice.startswith("did") else "see --help for the flags there are"
-    raise UserError(f"{prog}: unknown flag {flags[0]!r}: {advice}")
+    raise UserError(f"{prog}: unknown flag {flag!r}: {advice}")
 
 
 def _plain_sentence(box: str) -> str:
     """Take the message out of the frame that tyro draws around it, and say common mistakes more plainly."""
-    lines = [line.strip() for line in box.splitlines()]
-    blocks: list[list[str]] = [[]]
-    for line in lines:
-        row = line.strip("│|").strip()
-        if row and set(row) <= {"─", "-"}:
-            blocks.append([])
-        elif row and row[0] not in "╭╰":
-            blocks[-1].append(row)
+    rows = [row for line in box.splitlines() if (row := line.strip().strip("│|").strip()) and row[0] not in "╭╰"]
+    by_rules = itertools.groupby(rows, lambda row: set(row) <= {"─", "-"})
+    blocks = [" ".join(block) for is_rule, block in by_rules if not is_rule] or [" ".join(box.split())]
     # a frame holds the title; without one (a terminal that is not UTF-8) the title is the first block
-    framed = any(line.startswith("╭") for line in lines)
-    text = " ".join(blocks[0] if framed or len(blocks) == 1 else blocks[1]) or " ".join(box.split())
+    text = blocks[0] if "╭" in box or len(blocks) == 1 else blocks[1]
     for pattern, sentence in _PLAIN_SENTENCES.items():
-        match = re.fullmatch(pattern, text)
-        if match:
+        if match := re.fullmatch(pattern, text):
             return match.expand(sentence)
-    match = re.fullmatch(r"invalid choice ('.*') for argument '(--[\w-]+)'\. Expected one of \((.*)\)\.", text)
-    if match:
+    if match := re.fullmatch(r"invalid choice ('.*') for argument '(--[\w-]+)'\. Expected one of \((.*)\)\.", text):
         choices = sorted(choice for choice in re.findall(r"'([^']*)'", match[3]) if choice != "None")
         return f"{match[2]} must be one of {', '.join(choices)}, not {match[1]}"
     return text
@@ -184,14 +139,6 @@ _PLAIN_SENTENCES = {
     r"Error parsing (--[\w-]+).*?: could not convert string to float: ('.*')": r"\1 must be a number, not \2",
     r"Missing value for argument '(--[\w-]+)'\..*": r"\1 needs a value",
 }
-
-
-def result_console() -> Console:
-    """Open the console for results: as wide as the terminal, or unlimited into a file or a pipe."""
-    from rich.console import Console
-
-    console = Console()
-    return console if console.is_terminal else Console(width=10_000)
 
 
 def parse_with_run_data(options_type: type[Options], args: list[str], prog: str) -> Options:
@@ -210,42 +157,73 @@ def _data_of_run(checkpoint: Path) -> DataSpec | None:
     """Return the data of the run whose folder or checkpoint this is; None if it is not a run's."""
     from scala_lab.training.run_dir import read_run
 
-    run = read_run(checkpoint)
-    if run is None and checkpoint.name == "checkpoint":
-        run = read_run(checkpoint.parent)
+    run = read_run(checkpoint) or (read_run(checkpoint.parent) if checkpoint.name == "checkpoint" else None)
     # without label names: they are those of the model that the run started from, its own checkpoint has the task's
     return None if run is None else dataclasses.replace(run.spec.data, label_names=())
 
 
-def check_checkpoints(checkpoints: Sequence[Path]) -> None:
-    """Refuse folders without a model, before anything slow is done."""
+def parse_with_command(options_type: type[Options], args: list[str], prog: str) -> Options:
+    """Parse a command's own flags, and keep the command that follows them after `--` as `command`."""
+    end = args.index("--") if "--" in args else len(args)
+    options: Any = parse_flags(options_type, args[:end], prog)
+    return dataclasses.replace(options, command=tuple(args[end + 1 :]))
+
+
+class Command(NamedTuple):
+    """A command's dataclass of options in the module `scala_lab.commands.NAME`, what it is for, how flags are read."""
+
+    options: str
+    summary: str
+    parse: Callable[..., Any] = parse_flags
+
+
+COMMANDS = {
+    "train": Command("Train", "adapt a pretrained encoder to a task"),
+    "evaluate": Command("Evaluate", "metrics and predictions of any checkpoint", parse_with_run_data),
+    "sharpness": Command("Sharpness", "top Hessian eigenvalues of any checkpoint", parse_with_run_data),
+    "landscape": Command("Landscape", "loss around and between checkpoints, drawn", parse_with_run_data),
+    "study": Command("RunStudies", "figures and tables of the paper, and beyond it"),
+    "reproduce": Command("Reproduce", "all studies, with verdicts on every claim"),
+    "report": Command("Report", "draw a report again from its own records"),
+    "pretrain": Command("Pretrain", "make the embedded encoder again"),
+    "calibrate": Command("Calibrate", "this machine's speed, and time on more workers"),
+    "launch": Command("Launch", "a SLURM script for a run over several nodes", parse_with_command),
+    "hosts": Command("OnHosts", "train over several hosts that are all on this machine", parse_with_command),
+    "architectures": Command("Architectures", "which architectures give the stock model's results"),
+    "doctor": Command("Doctor", "what this machine has, and what is missing"),
+}
+
+
+def result_console() -> Console:
+    """Open the console for results: as wide as the terminal, or unlimited into a file or a pipe."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=10_000)
+
+
+def check_checkpoints(checkpoints: Sequence[Path], distinct: bool = False) -> None:
+    """Refuse folders without a model, and one that is given twice where a figure has to tell them apart."""
     from scala_lab.models.loading import locate_model
 
     if not checkpoints:
         raise UserError("at least one checkpoint folder is needed")
-    for checkpoint in checkpoints:
+    for index, checkpoint in enumerate(checkpoints):
         if not checkpoint.is_dir():
             problem = "a file, not a folder" if checkpoint.exists() else "missing"
             raise UserError(f"checkpoint {checkpoint} is {problem}")
         locate_model(str(checkpoint))
-
-
-def check_distinct(checkpoints: Sequence[Path]) -> None:
-    """Refuse a checkpoint that is given twice: a figure could not tell the two apart."""
-    folders = [checkpoint.resolve() for checkpoint in checkpoints]
-    for index, checkpoint in enumerate(checkpoints):
-        if folders[index] in folders[:index]:
+        if distinct and any(checkpoint.samefile(other) for other in checkpoints[:index]):
             raise UserError(f"checkpoint {checkpoint} is given twice")
 
 
-def check_new_file(file: Path | None) -> None:
+def check_new_files(*files: Path | None) -> None:
     """Refuse a file that exists or cannot be made."""
-    if file is None:
-        return
-    if os.path.lexists(file):
-        raise UserError(f"{file} exists already: choose another name")
-    if not file.parent.is_dir():
-        raise UserError(f"{file} cannot be written: {file.parent} is no folder")
+    for file in filter(None, files):
+        if os.path.lexists(file):
+            raise UserError(f"{file} exists already: choose another name")
+        if not file.parent.is_dir():
+            raise UserError(f"{file} cannot be written: {file.parent} is no folder")
 
 
 def check_new_folder(folder: Path | None) -> None:

@@ -9,14 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 PHASES = (
-    "data",
-    "clean forward",
-    "inner forward",
-    "inner backward",
-    "adversarial forward",
-    "backward",
-    "all-reduce",
-    "optimizer",
+    *("data", "clean forward", "inner forward", "inner backward"),
+    *("adversarial forward", "backward", "all-reduce", "optimizer"),
 )
 
 

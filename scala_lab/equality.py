@@ -7,7 +7,6 @@ model that runs every row alone and unpadded, in float64.
 
 from __future__ import annotations
 
-import csv
 import random
 import re
 import tempfile
@@ -53,6 +52,11 @@ class Comparison:
     def equal(self) -> bool:
         """Whether the result is the stock model's."""
         return self.difference is not None and self.difference <= EQUAL
+
+    def __str__(self) -> str:
+        if self.difference is None:
+            return f"refused: {self.refusal}"
+        return f"{'equal to stock' if self.equal else 'NOT EQUAL'} ({self.difference:.0e})"
 
 
 def compare_architecture(model_type: str) -> list[Comparison]:
@@ -161,10 +165,9 @@ def _spec(model: Path, rows: Path) -> RunSpec:
 def _write_rows(file: Path) -> Path:
     """Write rows of uneven length, the last one of a single word."""
     rng = random.Random(0)
-    with file.open("w", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["text", "label"])
-        for row in range(ROWS):
-            length = 1 if row == ROWS - 1 else rng.randint(2, 12)
-            writer.writerow([" ".join(rng.choice(WORDS) for _ in range(length)), row % 2])
+    lines = ["text,label"]
+    for row in range(ROWS):
+        length = 1 if row == ROWS - 1 else rng.randint(2, 12)
+        lines.append(f"{' '.join(rng.choice(WORDS) for _ in range(length))},{row % 2}")
+    file.write_text("\n".join([*lines, ""]))
     return file

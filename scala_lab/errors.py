@@ -13,6 +13,13 @@ class UserError(Exception):
     """
 
 
+def check_at_least(minimum: int, of: str = "", /, **flags: int | None) -> None:
+    """Refuse flags, given by name, that are smaller; `of`, such as `launch: `, begins the sentence."""
+    for name, value in flags.items():
+        if value is not None and value < minimum:
+            raise UserError(f"{of}--{name.replace('_', '-')} must be at least {minimum}, not {value}")
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Suggest the valid name that is closest to a mistyped one, or list all.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -64,35 +63,22 @@ def nan_to_null(value: Any) -> Any:
 def new_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder that becomes or replaces `path` when the block succeeds, and is deleted otherwise."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-    try:
-        yield temporary
-        for file in temporary.rglob("*"):
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.", ignore_cleanup_errors=True) as temporary:
+        new, old = Path(temporary, "new"), Path(temporary, "old")
+        new.mkdir()
+        yield new
+        for file in (*new.rglob("*"), new):
             _sync(file)
-        _sync(temporary)
-        os.chmod(temporary, 0o755)
-        if path.exists():
-            _replace_folder(temporary, path)
-        else:
-            os.replace(temporary, path)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+        os.chmod(new, 0o755)
+        try:
+            if path.exists():
+                os.replace(path, old)
+            os.replace(new, path)
+        except BaseException:
+            if old.exists():
+                os.rename(old, path)
+            raise
     _sync(path.parent)
-
-
-def _replace_folder(new: Path, path: Path) -> None:
-    """Replace a folder by a new one; if that fails, the old one is restored."""
-    aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
-    try:
-        os.replace(path, aside / "content")
-        os.replace(new, path)
-    except BaseException:
-        if (aside / "content").exists():
-            os.rename(aside / "content", path)
-        aside.rmdir()
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:

@@ -13,10 +13,8 @@ TIMEOUT_SECONDS = 3.0
 
 def offline_by_choice() -> bool:
     """Whether an environment variable forbids the network."""
-    return any(
-        os.environ.get(name, "").lower() in {"1", "true", "yes", "on"}
-        for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
-    )
+    names = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
+    return any(os.environ.get(name, "").lower() in {"1", "true", "yes", "on"} for name in names)
 
 
 @functools.cache

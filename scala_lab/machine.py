@@ -125,19 +125,16 @@ def default_threads(workers: int = 1) -> int:
 
 def check_crowd(workers: int) -> None:
     """Refuse to start more workers than `MAX_WORKERS_PER_CORE` allows."""
-    max_workers = MAX_WORKERS_PER_CORE * usable_cores()
-    if workers > max_workers:
-        limit = f"for the {_cores()} of this host, which take up to {max_workers}"
-        raise UserError(
-            f"--workers {workers} is too many {limit}: with torchrun a run can have workers on several hosts"
-        )
+    limit = MAX_WORKERS_PER_CORE * usable_cores()
+    if workers > limit:
+        crowd = f"{workers} is too many for the {_cores()} of this host, which take up to {limit}"
+        raise UserError(f"--workers {crowd}: with torchrun a run can have workers on several hosts")
 
 
 def warn_of_crowded_cores(device: str, workers: int, threads: int) -> None:
     """Warn on stderr if the workers that we started have to share cores; torchrun's may be on several hosts."""
-    if device != "cpu" or "TORCHELASTIC_RUN_ID" in os.environ:
-        return
-    if workers > 1 and workers * threads > usable_cores():
+    ours = device == "cpu" and "TORCHELASTIC_RUN_ID" not in os.environ
+    if ours and workers > 1 and workers * threads > usable_cores():
         of_threads = f" of {threads} threads" if threads > 1 else ""
         print(f"note: {workers} workers{of_threads} share the {_cores()} of this host and take turns", file=sys.stderr)
 
@@ -154,7 +151,7 @@ def describe_environment() -> dict[str, Any]:
         "scala_lab": VERSION,
         "commit": _commit(),
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {name: package_version(name) for name in _PACKAGES},
         "host": platform.node(),
         "system": platform.platform(),
         "cores": os.cpu_count(),
@@ -177,7 +174,8 @@ def peak_memory_bytes() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _version(package: str) -> str | None:
+def package_version(package: str) -> str | None:
+    """Return the version of an installed package; None if it is unknown."""
     import importlib.metadata
 
     try:
@@ -189,11 +187,8 @@ def _version(package: str) -> str | None:
 def _commit() -> str | None:
     if not (PACKAGE_PARENT / ".git").exists():  # not run from a source tree
         return None
-    command = ["git", "rev-parse", "HEAD"]
+    command = ["git", "-C", str(PACKAGE_PARENT), "rev-parse", "HEAD"]
     try:
-        return (
-            subprocess.run(command, cwd=PACKAGE_PARENT, capture_output=True, text=True, timeout=5).stdout.strip()
-            or None
-        )
+        return subprocess.run(command, capture_output=True, text=True, timeout=5).stdout.strip() or None
     except (OSError, subprocess.TimeoutExpired):
         return None

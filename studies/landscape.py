@@ -78,7 +78,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         f"{RATE_NOTE} A model that has not fitted its rows looks flat: compare models of similar loss.",
     ]
     title = "Loss along the top eigenvector of each model"
-    draw = partial(side_by_side, planes, x_label=X_LABEL, y_label=Y_LABEL)
+    draw = partial(side_by_side, planes, "Loss around the checkpoints, on one scale", X_LABEL, Y_LABEL)
     return Findings(
         tables=[Tabulation("", table, "How fast the loss rises around each model.", notes)],
         figures=[

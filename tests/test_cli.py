@@ -125,17 +125,6 @@ def test_reader_that_leaves_early_is_no_error(args, unbuffered):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_flags_override_the_config_file(tmp_path):
-    from scala_lab.commands.train import parse
-
-    config = tmp_path / "run.toml"
-    config.write_text('method = "lamb"\nbatch_size = 256\n[optim]\nlr = 0.5\n')
-    options = parse(["--config", str(config), "--batch-size", "64"])
-    assert options.spec.recipe.method == "lamb"
-    assert options.spec.batches.batch_size == 64
-    assert options.spec.optim.lr == 0.5
-
-
 def test_config_file_with_an_unknown_key_is_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.toml").write_text("batchsize = 3\n")

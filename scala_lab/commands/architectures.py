@@ -6,14 +6,13 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
+from scala_lab.cli import check_new_files
 from scala_lab.errors import UserError
-
-if TYPE_CHECKING:
-    from scala_lab.equality import Comparison
+from scala_lab.files import write_text
 
 
 @dataclass(frozen=True)
@@ -41,26 +40,22 @@ def run(options: Architectures) -> int:
     import torch
     import transformers
 
-    from scala_lab.cli import check_new_file
-    from scala_lab.equality import MEASURES, compare_architecture
-    from scala_lab.files import write_text
+    from scala_lab.equality import MEASURES, Comparison, compare_architecture
     from scala_lab.models.architectures import MODEL_TYPES
     from scala_lab.models.loading import quiet_transformers
 
     for name in options.names:
         if name not in MODEL_TYPES:
             raise UserError(f"transformers {transformers.__version__} has no classifier of type {name!r}")
-    check_new_file(options.json_)
-    check_new_file(options.markdown)
+    check_new_files(options.json_, options.markdown)
     quiet_transformers()
     torch.set_num_threads(1)
     results: dict[str, list[Comparison]] = {}
     lines = [f"| architecture | {' | '.join(MEASURES)} |", f"|---|{'---|' * len(MEASURES)}"]
     for name in dict.fromkeys(options.names or MODEL_TYPES):
         results[name] = compare_architecture(name)
-        cells = {comparison.use: _cell(comparison) for comparison in results[name]}
-        print(f"{name:22}" + "  ".join(f"{use}: {cell}" for use, cell in cells.items()), flush=True)
-        lines.append(f"| {name} | {' | '.join(cells.values())} |")
+        print(f"{name:22}" + "  ".join(f"{use.use}: {use}" for use in results[name]), flush=True)
+        lines.append(f"| {name} | {' | '.join(map(str, results[name]))} |")
     equal = sum(all(use.equal for use in uses) for uses in results.values())
     wrong = sum(any(use.difference is not None and not use.equal for use in uses) for uses in results.values())
     summary = (
@@ -75,9 +70,3 @@ def run(options: Architectures) -> int:
         entries = [{"architecture": name, **vars(use)} for name, uses in results.items() for use in uses]
         write_text(options.json_, json.dumps(entries, indent=1) + "\n")
     return 1 if wrong else 0
-
-
-def _cell(comparison: Comparison) -> str:
-    if comparison.difference is None:
-        return f"refused: {comparison.refusal}"
-    return f"{'equal to stock' if comparison.equal else 'NOT EQUAL'} ({comparison.difference:.0e})"

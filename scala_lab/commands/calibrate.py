@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.table import Table
+
+from scala_lab.cli import result_console
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
 from scala_lab.methods.recipes import find_recipe
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from scala_lab.timing.calibration import Calibration
-    from scala_lab.timing.model import Workload
 
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 SMALL_BATCH = 32
@@ -42,7 +43,6 @@ class Calibrate:
 
 def run(options: Calibrate) -> int:
     """Measure, print and write."""
-    from scala_lab.cli import result_console
     from scala_lab.files import write_json
     from scala_lab.models.loading import locate_model
     from scala_lab.timing.calibration import calibrate
@@ -56,14 +56,12 @@ def run(options: Calibrate) -> int:
         raise UserError(f"--out {options.out} is a folder: give the name of a file")
     for rate in options.rate:
         bits_per_second(rate)
-    lack = unsupported_reason() if options.rate else None
-    if lack is not None:
+    if options.rate and (lack := unsupported_reason()):
         raise UserError(f"--rate: {lack}")
     locate_model(spec.encoder.model)
-    calibration = calibrate(spec, options.rate)
+    calibration, console = calibrate(spec, options.rate), result_console()
     if options.out is not None:
         write_json(options.out, calibration.to_dict())
-    console = result_console()
     _show_constants(console, calibration)
     _show_projection(console, calibration, spec)
     if options.out is not None:
@@ -72,8 +70,6 @@ def run(options: Calibrate) -> int:
 
 
 def _show_constants(console: Console, calibration: Calibration) -> None:
-    from rich.table import Table
-
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, computing in (("plain step", calibration.plain), ("step with noise", calibration.noise)):
         table.add_row(
@@ -93,11 +89,14 @@ def _show_constants(console: Console, calibration: Calibration) -> None:
 
 
 def _show_projection(console: Console, calibration: Calibration, spec: RunSpec) -> None:
-    from rich.table import Table
+    from scala_lab.timing.model import Workload, best_workers, epoch_seconds
+    from scala_lab.training.preparation import prepare
 
-    from scala_lab.timing.model import best_workers, epoch_seconds
-
-    work = _workload(spec)
+    lengths, recipe = prepare(spec).train.lengths, spec.recipe
+    noisy = find_recipe(recipe.method).step == "scala" and bool(recipe.lambda_)
+    share = max(0.0, 1 - (recipe.delay or 0.0) / spec.optim.epochs) if noisy else 0.0
+    optimizer = "adamw" if spec.optim.optimizer == "adamw" else "lamb"
+    work = Workload(len(lengths), float(lengths.mean()), spec.batches.micro_batch, optimizer, share)
     models = {name: calibration.model(name, calibration.cores) for name in calibration.links}
     columns = {
         f"B={batch}, {name}": (model, work, batch)
@@ -112,16 +111,3 @@ def _show_projection(console: Console, calibration: Calibration, spec: RunSpec) 
     console.print(table, highlight=False)
     for title, column in columns.items():
         console.print(f"{title}: shortest on {best_workers(*column, WORKERS)} workers", highlight=False)
-
-
-def _workload(spec: RunSpec) -> Workload:
-    """Return what of the spec decides its time."""
-    from scala_lab.timing.model import Workload
-    from scala_lab.training.preparation import prepare
-
-    lengths = prepare(spec).train.lengths
-    recipe = spec.recipe
-    noisy = find_recipe(recipe.method).step == "scala" and bool(recipe.lambda_)
-    share = max(0.0, 1 - (recipe.delay or 0.0) / spec.optim.epochs) if noisy else 0.0
-    optimizer = "adamw" if spec.optim.optimizer == "adamw" else "lamb"
-    return Workload(len(lengths), float(lengths.mean()), spec.batches.micro_batch, optimizer, share)

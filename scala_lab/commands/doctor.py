@@ -5,20 +5,20 @@ No check hangs or fails on what is absent, torch included.
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import json
 import os
 import platform
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
-from scala_lab.machine import default_threads, usable_cores
+from scala_lab.machine import default_threads, package_version, usable_cores
 
 REQUIRED = (
     *("torch", "transformers", "datasets", "safetensors", "numpy", "scipy", "scikit-learn", "pandas", "tyro", "rich"),
@@ -92,48 +92,41 @@ def _print_table(findings: list[Finding]) -> None:
 def examine() -> list[Finding]:
     """Examine everything, in the order of the report."""
     packages = [_package("package", name, "missing", "not installed", f"pip install {name}") for name in REQUIRED]
+    optional = [
+        _package("optional", name, "absent", f"not installed; for {purpose}", command)
+        for name, (purpose, command) in OPTIONAL.items()
+    ]
     present = {finding.name for finding in packages if finding.status == "ok"}
-    findings = [*_machine(), *packages]
-    for name, (purpose, command) in OPTIONAL.items():
-        findings.append(_package("optional", name, "absent", f"not installed; for {purpose}", command))
-    if "torch" in present:
-        findings += _torch()
-    if {"torch", "transformers"} <= present:
-        findings += [_embedded_encoder(), _hub(), *_cached()]
-    return findings
+    findings = [*_machine(), *packages, *optional, *(_torch() if "torch" in present else ())]
+    return findings + ([_embedded_encoder(), _hub(), *_cached()] if {"torch", "transformers"} <= present else [])
 
 
-def _machine() -> list[Finding]:
-    modern = sys.version_info >= (3, 10)
-    advice = "" if modern else "install Python 3.10 or newer"
-    cache = Path.home()
-    if importlib.util.find_spec("numpy") is not None:
-        from scala_lab.data.tokens import cache_folder
-
-        cache = cache_folder()
+def _machine() -> Iterator[Finding]:
+    advice = "" if sys.version_info >= (3, 10) else "install Python 3.10 or newer"
+    yield Finding("machine", "Python", "missing" if advice else "ok", platform.python_version(), advice)
+    yield Finding("machine", "cores", "ok", f"{usable_cores()} usable of {os.cpu_count()}")
     names, memory = getattr(os, "sysconf_names", {}), "unknown"
     if {"SC_PAGE_SIZE", "SC_PHYS_PAGES"} <= set(names):
         page = os.sysconf("SC_PAGE_SIZE") / GIGABYTE
         memory = f"{page * os.sysconf('SC_PHYS_PAGES'):.1f} GB"
         if "SC_AVPHYS_PAGES" in names:
             memory += f", {page * os.sysconf('SC_AVPHYS_PAGES'):.1f} GB free"
-    return [
-        Finding("machine", "Python", "ok" if modern else "missing", platform.python_version(), advice),
-        Finding("machine", "cores", "ok", f"{usable_cores()} usable of {os.cpu_count()}"),
-        Finding("machine", "memory", "ok", memory),
-        _disk("disk, this folder", Path.cwd()),
-        _disk("disk, cache", cache),
-    ]
+    yield Finding("machine", "memory", "ok", memory)
+    yield _disk("disk, this folder", Path.cwd())
+    cache = Path.home()
+    if importlib.util.find_spec("numpy") is not None:
+        from scala_lab.data.tokens import cache_folder
+
+        cache = cache_folder()
+    yield _disk("disk, cache", cache)
 
 
 def _disk(name: str, folder: Path) -> Finding:
     """Report the free space where a folder is, or will be."""
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free
-    value = f"{free / GIGABYTE:.1f} GB free at {folder}"
-    if free < GIGABYTE:
-        return Finding("machine", name, "absent", value, "less than 1 GB is left: make room before a long run")
-    return Finding("machine", name, "ok", value)
+    advice = "less than 1 GB is left: make room before a long run" if free < GIGABYTE else ""
+    return Finding("machine", name, "absent" if advice else "ok", f"{free / GIGABYTE:.1f} GB free at {folder}", advice)
 
 
 def _package(topic: str, name: str, absence: Status, value: str, advice: str) -> Finding:
@@ -141,36 +134,29 @@ def _package(topic: str, name: str, absence: Status, value: str, advice: str) ->
     module = {"scikit-learn": "sklearn"}.get(name, name.replace("-", "_"))
     if importlib.util.find_spec(module) is None:
         return Finding(topic, name, absence, value, advice)
-    try:
-        version = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        version = "installed, version unknown"
-    return Finding(topic, name, "ok", version)
+    return Finding(topic, name, "ok", package_version(name) or "installed, version unknown")
 
 
-def _torch() -> list[Finding]:
+def _torch() -> Iterator[Finding]:
     import torch
 
     from scala_lab.training.precision import precisions
 
-    findings = []
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     for number in range(gpus):
         device = torch.cuda.get_device_properties(number)
         value = f"{device.name}, {device.total_memory / GIGABYTE:.1f} GB, {', '.join(precisions('cuda', number))}"
-        findings.append(Finding("torch", f"cuda:{number}", "ok", value))
+        yield Finding("torch", f"cuda:{number}", "ok", value)
     if not gpus:
-        findings.append(Finding("torch", "CUDA", "absent", "no device: training runs on the CPU"))
-        findings.append(Finding("torch", "precisions", "ok", ", ".join(precisions("cpu"))))
-    findings.append(Finding("torch", "threads", "ok", f"{default_threads()} by default"))
+        yield Finding("torch", "CUDA", "absent", "no device: training runs on the CPU")
+        yield Finding("torch", "precisions", "ok", ", ".join(precisions("cpu")))
+    yield Finding("torch", "threads", "ok", f"{default_threads()} by default")
     for name, use in (("gloo", "CPU"), ("nccl", "GPU")):
-        if torch.distributed.is_available() and getattr(torch.distributed, f"is_{name}_available")():
-            findings.append(Finding("torch", name, "ok", f"several {use} workers"))
-        else:
-            absence = f"not in this build of torch: no {use} workers beyond one"
-            findings.append(Finding("torch", name, "absent", absence))
+        there = torch.distributed.is_available() and getattr(torch.distributed, f"is_{name}_available")()
+        value = f"several {use} workers" if there else f"not in this build of torch: no {use} workers beyond one"
+        yield Finding("torch", name, "ok" if there else "absent", value)
     suggested = f"--workers {gpus}" if gpus else f"--workers 1 --threads {usable_cores()}"
-    return [*findings, Finding("suggestion", "flags", "ok", suggested)]
+    yield Finding("suggestion", "flags", "ok", suggested)
 
 
 def _embedded_encoder() -> Finding:
@@ -200,14 +186,12 @@ def _hub() -> Finding:
     return Finding("data", "hub", "absent", "not reachable", "use --model FOLDER and --data-dir, or the embedded tasks")
 
 
-def _cached() -> list[Finding]:
+def _cached() -> Iterator[Finding]:
     """List the models and datasets that were downloaded before and work offline."""
     from huggingface_hub import constants
 
-    hub = Path(constants.HF_HUB_CACHE)
-    findings = []
     for kind in ("models", "datasets"):
-        names = sorted(folder.name.removeprefix(f"{kind}--").replace("--", "/") for folder in hub.glob(f"{kind}--*"))
+        folders = Path(constants.HF_HUB_CACHE).glob(f"{kind}--*")
+        names = sorted(folder.name.removeprefix(f"{kind}--").replace("--", "/") for folder in folders)
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        findings.append(Finding("data", f"cached {kind}", "ok", shown or "none"))
-    return findings
+        yield Finding("data", f"cached {kind}", "ok", shown or "none")

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
+from rich.table import Table
 
-from scala_lab.cli import check_checkpoints, check_new_file, parse_with_run_data
+from scala_lab.cli import check_checkpoints, check_new_files, result_console
 from scala_lab.config import BatchSpec, DataSpec, RunSpec
-from scala_lab.errors import UserError
+from scala_lab.errors import UserError, check_at_least
 from scala_lab.machine import default_threads, pick_device
 
 
@@ -41,18 +42,11 @@ class Evaluate:
     """auto: CUDA where there is one."""
 
 
-def parse(args: list[str]) -> Evaluate:
-    """Parse flags; without --task, take the data of the first run folder."""
-    return parse_with_run_data(Evaluate, args, prog="scala-lab evaluate")
-
-
 def run(options: Evaluate) -> int:
     """Evaluate every checkpoint, print a table, and write the files that were requested."""
     _check(options)
     import torch
-    from rich.table import Table
 
-    from scala_lab.cli import result_console
     from scala_lab.files import write_json, write_text
 
     torch.set_num_threads(options.threads or default_threads())
@@ -85,12 +79,10 @@ def _check(options: Evaluate) -> None:
     """Refuse what would fail only after minutes of evaluation."""
     check_checkpoints(options.checkpoints)
     RunSpec(data=options.data, batches=BatchSpec(micro_batch=options.micro_batch)).resolved()
-    if options.threads < 0:
-        raise UserError(f"--threads must be at least 0, not {options.threads}")
+    check_at_least(0, threads=options.threads)
     if options.predictions is not None and options.predictions == options.json_:
         raise UserError(f"--predictions and --json must be different files, not both {options.json_}")
-    check_new_file(options.predictions)
-    check_new_file(options.json_)
+    check_new_files(options.predictions, options.json_)
 
 
 def _evaluate(options: Evaluate, checkpoint: Path) -> tuple[dict[str, dict[str, float]], list[dict[str, Any]]]:
@@ -115,9 +107,8 @@ def _evaluate(options: Evaluate, checkpoint: Path) -> tuple[dict[str, dict[str, 
         assert logits is not None
         metrics[split_name] = compute_metrics(prepared.task, logits, split.labels)
         predicted = predictions(prepared.task, logits)
-        for row, (label, prediction) in enumerate(zip(split.labels, predicted, strict=True)):
-            record: dict[str, Any] = {"checkpoint": name, "split": split_name, "row": row}
-            record["label"] = names[int(label)] if names else float(label)
-            record["prediction"] = names[int(prediction)] if names else float(prediction)
+        for row, pair in enumerate(zip(split.labels, predicted, strict=True)):
+            label, prediction = (names[int(value)] if names else float(value) for value in pair)
+            record = {"checkpoint": name, "split": split_name, "row": row, "label": label, "prediction": prediction}
             records.append(record | {f"output_{column}": float(value) for column, value in enumerate(logits[row])})
     return metrics, records

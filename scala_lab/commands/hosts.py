@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import tyro
 
-from scala_lab.cli import parse_flags, split_command
 from scala_lab.commands import train
-from scala_lab.errors import UserError
+from scala_lab.errors import UserError, check_at_least
 
 
 @dataclass(frozen=True)
@@ -30,20 +29,13 @@ class OnHosts:
     """Stands after `--`."""
 
 
-def parse(args: list[str]) -> OnHosts:
-    """Parse flags of the hosts before `--`, and keep the command after it."""
-    own, command = split_command(args)
-    return replace(parse_flags(OnHosts, own, prog="scala-lab hosts"), command=command)
-
-
 def run(options: OnHosts) -> int:
     """Bring up the hosts and train on them."""
     from scala_lab.timing.hosts import open_hosts
 
     if not options.command or options.command[0] != "train":
         raise UserError("hosts: give the run after `--`, as in `scala-lab hosts --rate 200mbit -- train --workers 2`")
-    if options.count < 1:
-        raise UserError(f"hosts: --count must be at least 1, not {options.count}")
+    check_at_least(1, "hosts: ", count=options.count)
     run_options = train.parse(list(options.command[1:]))
     workers = run_options.spec.machine.workers
     if workers % options.count:

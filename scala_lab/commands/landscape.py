@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from rich.table import Table
 
-from scala_lab.cli import (
-    check_checkpoints,
-    check_distinct,
-    check_new_folder,
-    parse_with_run_data,
-    result_console,
-)
+from scala_lab.cli import check_checkpoints, check_new_folder, result_console
 from scala_lab.curvature.landscape import LandscapeOptions, View, explore
 from scala_lab.errors import UserError
 from scala_lab.files import new_folder, write_json
@@ -46,11 +40,6 @@ class Landscape(LandscapeOptions):
     """Folder for figures and tables; needed."""
 
 
-def parse(args: list[str]) -> Landscape:
-    """Parse flags; without --task, with the data of the first run folder."""
-    return parse_with_run_data(Landscape, args, prog="scala-lab landscape")
-
-
 def run(options: Landscape) -> int:
     """Explore around every checkpoint, print a table, draw; 1 if an eigenvector has not converged."""
     _check(options)
@@ -63,8 +52,7 @@ def run(options: Landscape) -> int:
 
 
 def _check(options: Landscape) -> None:
-    check_checkpoints(options.checkpoints)
-    check_distinct(options.checkpoints)
+    check_checkpoints(options.checkpoints, distinct=True)
     options.over.check(options.data)
     if options.directions == "between" and len(options.checkpoints) < 2:
         raise UserError("--directions between needs at least two checkpoints")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
 
-from scala_lab.cli import parse_flags, split_command
 from scala_lab.commands import train
-from scala_lab.errors import UserError
+from scala_lab.errors import UserError, check_at_least
+from scala_lab.files import write_text
 
+TEMPLATE = Path(__file__).with_name("job.sbatch")
 READ_TIMEOUT = 600
 """Seconds that a node waits for the first one, which may start later, or load its packages more slowly."""
 
@@ -57,27 +58,13 @@ class Launch:
         return self.gpus_per_node if self.workers_per_node is None else self.workers_per_node
 
 
-def parse(args: list[str]) -> Launch:
-    """Parse flags of the job before `--`, and keep the command after it."""
-    own, command = split_command(args)
-    return replace(parse_flags(Launch, own, prog="scala-lab launch"), command=command)
-
-
 def run(options: Launch) -> int:
     """Check the command, write the script and print how to submit it."""
-    from scala_lab.files import write_text
-
     if not options.command or options.command[0] != "train":
         raise UserError("launch: give the run after `--`, as in `scala-lab launch --nodes 2 -- train --task mnli`")
-    for flag, value, minimum in (
-        ("--nodes", options.nodes, 1),
-        ("--gpus-per-node", options.gpus_per_node, 0),
-        ("--workers-per-node", options.workers, 1),
-        ("--cpus-per-worker", options.cpus_per_worker, 1),
-        ("--restarts", options.restarts, 0),
-    ):
-        if value < minimum:
-            raise UserError(f"launch: {flag} must be at least {minimum}, not {value}")
+    check_at_least(0, "launch: ", gpus_per_node=options.gpus_per_node, restarts=options.restarts)
+    check_at_least(1, "launch: ", nodes=options.nodes, cpus_per_worker=options.cpus_per_worker)
+    check_at_least(1, "launch: ", workers_per_node=options.workers)
     if options.script.is_dir():
         raise UserError(f"launch: --script {options.script} is a folder: give the name of a file")
     write_text(options.script, _sbatch_script(options, _train_arguments(options)))
@@ -104,7 +91,7 @@ def _train_arguments(options: Launch) -> list[str]:
     return flags if parsed.resume else [*flags, "--resume"]
 
 
-def _sbatch_script(options: Launch, train_arguments: list[str]) -> str:
+def _sbatch_script(options: Launch, flags: list[str]) -> str:
     from scala_lab.sweep.slurm import Resources, torchrun_command
 
     resources = Resources(options.nodes, options.workers * options.cpus_per_worker, options.gpus_per_node)
@@ -112,29 +99,13 @@ def _sbatch_script(options: Launch, train_arguments: list[str]) -> str:
     headers = ["job-name=scala-lab", *requested, "output=scala-lab-%j.log", "open-mode=append"]
     headers += [f"partition={options.partition}"] if options.partition else []
     headers += [f"time={options.time}", *options.options]
-    header_lines = "\n".join(f"#SBATCH --{header}" for header in headers)
-    setup_lines = "".join(f"{line}\n" for line in options.setup)
     limits = [f"--max-restarts={options.restarts}", f"--rdzv-conf=read_timeout={READ_TIMEOUT}"]
     srun, torchrun = torchrun_command(resources, options.workers, '"$meeting_point"', '"$SLURM_JOB_ID"', *limits)
-    return f"""\
-#!/bin/bash
-# One task per node: a torchrun, which starts the node's workers.
-{header_lines}
-# After the loss of a node the job is queued again and goes on from the run's last saved state.
-#SBATCH --requeue
-
-set -euo pipefail
-{setup_lines}
-# Rendezvous: this script runs on the job's first node, where all workers meet, at a port of the job's own,
-# below those that the system gives to whoever asks for any.
-meeting_point="$(hostname):$((20000 + SLURM_JOB_ID % 12000))"
-
-# Elastic restart: when a worker dies, every torchrun stops its workers, all meet again and --resume goes on,
-# up to {options.restarts} times. The number of workers stays what it is: it is part of the run.
-# Each meeting gets a store of its own: in a shared one, workers that meet again can find the addresses of
-# those that are gone, and wait for them.
-export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
-{shlex.join(srun)} \\
-  {shlex.quote(torchrun[0])} {" ".join(torchrun[1:])} \\
-  -m scala_lab train {shlex.join(train_arguments)}
-"""
+    return TEMPLATE.read_text().format(
+        headers="\n".join(f"#SBATCH --{header}" for header in headers),
+        setup="".join(f"{line}\n" for line in options.setup),
+        restarts=options.restarts,
+        srun=shlex.join(srun),
+        torchrun=f"{shlex.quote(torchrun[0])} {' '.join(torchrun[1:])}",
+        flags=shlex.join(flags),
+    )

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scala_lab.errors import UserError
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from scala_lab.errors import check_at_least
 
 TOLERANCE = 0.01
 """Largest relative difference of held-out losses between machines that counts as the same encoder."""
@@ -34,20 +37,14 @@ def run(options: Pretrain) -> int:
 
 
 def _pretrain(options: Pretrain) -> int:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from scala_lab.models.loading import EMBEDDED
     from scala_lab.models.pretrain import Settings, check_folder, pretrain
 
-    flags = {"steps": options.steps, "threads": options.threads, "seed": options.seed}
-    given = {name: value for name, value in flags.items() if value is not None}
-    for name, value in given.items():
-        minimum = 0 if name == "seed" else 1
-        if value < minimum:
-            raise UserError(f"--{name} must be at least {minimum}, not {value}")
+    given = {"steps": options.steps, "threads": options.threads}
+    check_at_least(1, **given)
+    check_at_least(0, seed=options.seed)
     check_folder(options.out)
-    settings = Settings(**given)
+    settings = Settings(seed=options.seed, **{name: value for name, value in given.items() if value is not None})
     console = Console()
     console.print("writing the text ...")
     columns = (TextColumn("pretraining"), BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]:.3f}"))
@@ -64,26 +61,19 @@ def _pretrain(options: Pretrain) -> int:
 
 
 def _check() -> int:
-    from rich.console import Console
-
     from scala_lab.models.loading import EMBEDDED
     from scala_lab.models.pretrain import heldout, read_encoder
 
     model, tokenizer, record = read_encoder(EMBEDDED)
     measured = heldout(model, tokenizer, record["mask_rate"])
     difference = abs(measured["heldout_loss"] / record["heldout_loss"] - 1)
-    agrees = difference <= TOLERANCE
-    console = Console()
+    console, agreement = Console(), "within" if difference <= TOLERANCE else "MORE THAN"
     console.print(_summary(measured))
-    console.print(
-        f"recorded loss {record['heldout_loss']:.4f}, difference {difference:.3%}: "
-        f"{'within' if agrees else 'MORE THAN'} {TOLERANCE:.0%}"
-    )
-    return 0 if agrees else 1
+    recorded = f"recorded loss {record['heldout_loss']:.4f}, difference {difference:.3%}"
+    console.print(f"{recorded}: {agreement} {TOLERANCE:.0%}")
+    return 0 if difference <= TOLERANCE else 1
 
 
 def _summary(record: dict[str, Any]) -> str:
-    return (
-        f"held-out loss {record['heldout_loss']:.4f}, masked accuracy {record['heldout_accuracy']:.1%}, "
-        f"pairs told apart {record['heldout_pair_accuracy']:.1%}"
-    )
+    loss, accuracy, pairs = (record[f"heldout_{name}"] for name in ("loss", "accuracy", "pair_accuracy"))
+    return f"held-out loss {loss:.4f}, masked accuracy {accuracy:.1%}, pairs told apart {pairs:.1%}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tyro
 
-from scala_lab.commands.study import print_broken_studies
+from scala_lab.commands.study import print_outcome
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,6 @@ class Report:
 
 def run(options: Report) -> int:
     """Rebuild; exit code 1 if a study could not be analysed."""
-    from scala_lab.report.build import PAGE, rebuild_report
+    from scala_lab.report.build import rebuild_report
 
-    broken = print_broken_studies(rebuild_report(options.folder))
-    print(f"report: {options.folder / PAGE}")
-    return 1 if broken else 0
+    return print_outcome(options.folder, rebuild_report(options.folder))

@@ -11,22 +11,9 @@ from typing import Annotated, Any
 import tyro
 from rich.table import Table
 
-from scala_lab.cli import (
-    check_checkpoints,
-    check_distinct,
-    check_new_file,
-    check_new_folder,
-    parse_with_run_data,
-    result_console,
-)
-from scala_lab.curvature.checkpoint import (
-    SharpnessOptions,
-    all_converged,
-    measure_by_workers,
-    measure_sharpness,
-    short_names,
-)
-from scala_lab.errors import UserError
+from scala_lab.cli import check_checkpoints, check_new_files, check_new_folder, result_console
+from scala_lab.curvature.checkpoint import SharpnessOptions, all_converged, measure_by_workers, measure_sharpness
+from scala_lab.errors import UserError, check_at_least
 from scala_lab.files import new_folder, write_json
 from scala_lab.machine import started_by_launcher
 from scala_lab.training.distributed import WorkerFailure, check_devices
@@ -50,11 +37,6 @@ class Sharpness(SharpnessOptions):
     """Folder for the table (CSV) and figures (PNG and SVG)."""
 
 
-def parse(args: list[str]) -> Sharpness:
-    """Parse flags; without --task, with the data of the first run folder."""
-    return parse_with_run_data(Sharpness, args, prog="scala-lab sharpness")
-
-
 def run(options: Sharpness) -> int:
     """Measure every checkpoint, print a table, write files; 1 if anything has not converged."""
     _check(options)
@@ -75,12 +57,9 @@ def run(options: Sharpness) -> int:
 
 
 def _check(options: Sharpness) -> None:
-    check_checkpoints(options.checkpoints)
-    check_distinct(options.checkpoints)
+    check_checkpoints(options.checkpoints, distinct=True)
     options.over.check(options.data)
-    for name in ("repeats", "top_k", "workers"):
-        if getattr(options, name) < 1:
-            raise UserError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(options, name)}")
+    check_at_least(1, repeats=options.repeats, top_k=options.top_k, workers=options.workers)
     if options.max_products < options.top_k:
         raise UserError(f"--top-k {options.top_k} takes at least as many products: raise --max-products")
     if not 0 < options.tol < float("inf"):
@@ -89,7 +68,7 @@ def _check(options: Sharpness) -> None:
         raise UserError("--solver pyhessian runs in one process: leave out --workers")
     if options.density and options.out is None:
         raise UserError("--density needs --out, the folder for its figure")
-    check_new_file(options.json_)
+    check_new_files(options.json_)
     check_new_folder(options.out)
 
 
@@ -122,13 +101,9 @@ def _cells(record: dict[str, Any]) -> dict[str, str]:
     if record["deviation"]:
         pairs = zip(eigenvalues, record["deviation"], strict=True)
         eigenvalues = [f"{value} ± {deviation:.2g}" for value, deviation in pairs]
-    cells = {
-        "eigenvalues": "\n".join(eigenvalues),
-        "residual": "\n".join(f"{value:.1e}" for value in record["residuals"]),
-        "products": str(record["hvps"]),
-        "seconds": f"{record['seconds']:.1f}",
-        "loss": f"{record['loss']:.4f}",
-    }
+    residuals = [f"{value:.1e}" for value in record["residuals"]]
+    cells = {"eigenvalues": "\n".join(eigenvalues), "residual": "\n".join(residuals), "products": str(record["hvps"])}
+    cells |= {"seconds": f"{record['seconds']:.1f}", "loss": f"{record['loss']:.4f}"}
     if "smallest" in record:
         cells["smallest"] = _eigenvalue(record["smallest"])
     if "trace" in record:
@@ -152,6 +127,7 @@ def _write_folder(records: list[dict[str, Any]], densities: dict[str, Any], out:
     """Write a folder with tables and figures, complete or not at all."""
     import pandas
 
+    from scala_lab.curvature.checkpoint import short_names
     from scala_lab.report.figures.curvature import density_plot, layer_bars, sharpness_bars
     from scala_lab.report.figures.style import save_figure
 

@@ -8,12 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import tyro
+from rich.table import Table
 
+from scala_lab.cli import result_console
 from scala_lab.config import RunSpec
-from scala_lab.errors import UserError
+from scala_lab.errors import UserError, check_at_least
+from scala_lab.report.chapter import Chapter, Manifest
 from scala_lab.study.api import Study, all_studies, find_study, place_in_paper
 from scala_lab.study.profiles import find_profile
 from scala_lab.study.tuning import Choices
@@ -21,9 +24,6 @@ from scala_lab.sweep.cells import Cell
 from scala_lab.sweep.local import LocalPool
 from scala_lab.sweep.slurm import SlurmCluster, SlurmOptions
 from scala_lab.sweep.store import ENDED, Records, RunStore
-
-if TYPE_CHECKING:
-    from scala_lab.report.chapter import Chapter, Manifest
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,6 @@ class RunStudies:
 def run(options: RunStudies) -> int:
     """List, plan, or train and report."""
     if options.list_:
-        from rich.table import Table
-
-        from scala_lab.cli import result_console
-
         table = Table("study", "in the paper", "question")
         for name, study in all_studies().items():
             table.add_row(name, study.source, study.question)
@@ -127,12 +123,11 @@ def sweep_studies(studies: Mapping[str, Study], options: SweepOptions, command: 
     if present is not None:
         old = Records.read(out)
         records = Records({**old.runs, **records.runs}, {**old.measurements, **records.measurements})
-    broken = print_broken_studies(write_report(out, manifest, records))
+    code = print_outcome(out, write_report(out, manifest, records))
     if failed:
         items = f"{failed} runs or measurements" if failed > 1 else "a run or measurement"
         print(f"scala-lab: {items} failed; the report says why, --retry-failed tries again", file=sys.stderr)
-    print(f"report: {out / 'index.html'}")
-    return 1 if failed or broken else 0
+    return 1 if failed else code
 
 
 def _check_options(studies: Mapping[str, Study], options: SweepOptions) -> None:
@@ -148,13 +143,10 @@ def _check_options(studies: Mapping[str, Study], options: SweepOptions) -> None:
         raise UserError(f"data folder {options.data_dir} does not exist")
     if options.model is not None:
         locate_model(options.model)
-    if options.processes is not None and options.processes < 1:
-        raise UserError(f"--processes must be at least 1, not {options.processes}")
+    check_at_least(1, processes=options.processes)
 
 
 def _manifest(studies: Mapping[str, Study], options: SweepOptions, command: Sequence[str]) -> Manifest:
-    from scala_lab.report.chapter import Manifest
-
     arguments = ["scala-lab", *command, "--profile", options.profile]
     for flag, value in (("--out", options.out), ("--data-dir", options.data_dir), ("--model", options.model)):
         arguments += [flag, str(value)] if value is not None else []
@@ -190,9 +182,6 @@ def _print_plan(cells: Mapping[str, Sequence[Cell]], store: RunStore, processes:
 
     Epochs that branches share with their trunks are counted in the first column of epochs alone.
     """
-    from rich.table import Table
-
-    from scala_lab.cli import result_console
     from scala_lab.sweep.cost import describe_seconds, estimate
 
     table, all_cells = Table("study"), list(chain(*cells.values()))
@@ -204,8 +193,8 @@ def _print_plan(cells: Mapping[str, Sequence[Cell]], store: RunStore, processes:
         numbers = (work.runs, work.measurements, work.epochs, work.shared_epochs, work.steps, work.forward_passes)
         if group is all_cells:
             table.add_section()
-        row = (name, *(f"{number:,.0f}" for number in numbers), time)
-        table.add_row(*row, style="bold" if group is all_cells else None)
+        texts = [f"{number:,.0f}" for number in numbers]
+        table.add_row(name, *texts, time, style="bold" if group is all_cells else None)
     console = result_console()
     console.print(table)
     done = sum(len(items) for status, items in store.by_status(all_cells).items() if status in ENDED)
@@ -231,9 +220,10 @@ def _train(cells: list[Cell], store: RunStore, options: SweepOptions) -> Records
     return run_sweep(cells, store, executor, progress=True, retry_failed=options.retry_failed)
 
 
-def print_broken_studies(chapters: Sequence[Chapter]) -> bool:
-    """Say on stderr which studies could not be analysed, and return whether there are any."""
+def print_outcome(out: Path, chapters: Sequence[Chapter]) -> int:
+    """Say where the page is, and which studies could not be analysed; return 1 if there are any, else 0."""
     broken = [chapter for chapter in chapters if chapter.failure]
     for chapter in broken:
         print(f"scala-lab: study {chapter.name} could not be analysed: {chapter.failure}", file=sys.stderr)
-    return bool(broken)
+    print(f"report: {out / 'index.html'}")
+    return 1 if broken else 0

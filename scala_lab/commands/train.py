@@ -7,7 +7,9 @@ import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rich.table import Table
 
 from scala_lab.cli import parse_flags, result_console
 from scala_lab.config import RunSpec
@@ -80,13 +82,7 @@ def run(options: Train, launcher: WorkerLauncher | None = None) -> int:
     locate_model(options.spec.encoder.model)  # before the name, which needs a valid path
     out = options.out or Path("runs") / options.spec.resolved().name
     present = read_run(out)
-    how: dict[str, Any] = {
-        "resume": options.resume,
-        "save_every": options.save_every,
-        "tensorboard": options.tensorboard,
-        "keep_states": options.keep_states,
-        "trunk": options.trunk,
-    }
+    how = {name: getattr(options, name) for name in ("resume", "save_every", "tensorboard", "keep_states", "trunk")}
     try:
         result = train(options.spec, out, progress=True, launcher=launcher, **how)
     except WorkerFailure as failure:
@@ -99,8 +95,6 @@ def run(options: Train, launcher: WorkerLauncher | None = None) -> int:
 
 def show_result(result: RunResult, already_finished: bool) -> None:
     """Print how a run ended, its metrics and its speed, and where its checkpoint is."""
-    from rich.table import Table
-
     from scala_lab.training.progress import describe_metrics
 
     console, record = result_console(), result.record

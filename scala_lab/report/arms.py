@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from scala_lab.report.chapter import Chapter
 from scala_lab.report.tables import NOTHING
 from scala_lab.study.api import Tabulation
@@ -27,8 +29,6 @@ def arms_table(chapters: Sequence[Chapter], records: Records) -> Tabulation:
 
     A run that several studies share is counted once, under the first one's name for its method. Trials are left out.
     """
-    import pandas as pd
-
     seen = {trial for chapter in chapters if chapter.choices for trial in chapter.choices.trials}
     rows = []
     for chapter in chapters:
@@ -37,12 +37,9 @@ def arms_table(chapters: Sequence[Chapter], records: Records) -> Tabulation:
                 seen.add(row["id"])
                 rows.append(_run_row(row, records.runs[row["id"]]))
     frame = pd.DataFrame(rows, columns=[*ARM, "finished", "lost", "loss", "held-out", "dev"])
-    columns = {
-        "seeds": ("finished", "sum"),
-        "not finished": ("lost", "sum"),
-        "training loss / chance": ("loss", "mean"),
-    }
-    columns |= {"worst seed's": ("loss", "max"), "held-out score": ("held-out", "mean"), "dev score": ("dev", "mean")}
+    columns = {"seeds": ("finished", "sum"), "not finished": ("lost", "sum")}
+    columns |= {"training loss / chance": ("loss", "mean"), "worst seed's": ("loss", "max")}
+    columns |= {"held-out score": ("held-out", "mean"), "dev score": ("dev", "mean")}
     table = frame.groupby(ARM, sort=False, dropna=False).agg(**columns).reset_index()
     caption = "Arms: rates, steps, training losses and scores of everything that was compared."
     return Tabulation("", table.sort_values(ARM[:3], kind="stable"), caption, [ARM_NOTE])
@@ -68,8 +65,6 @@ def _run_row(row: Mapping[Any, Any], record: Mapping[str, Any]) -> dict[str, Any
 
 def tuning_table(chapters: Sequence[Chapter]) -> Tabulation:
     """Return a row per tuned setting: the value chosen, and the score of each trial on the tuning rows."""
-    import pandas as pd
-
     made = {key: choice for chapter in chapters if chapter.choices for key, choice in chapter.choices.made.items()}
     rows = [
         {

@@ -12,30 +12,28 @@ import shlex
 import shutil
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from scala_lab.config import RunSpec, flat_settings
 from scala_lab.errors import UserError
 from scala_lab.files import check_writable, new_folder, write_json, write_text
 from scala_lab.methods.recipes import find_recipe
 from scala_lab.report.arms import arms_table, tuning_table
-from scala_lab.report.chapter import MANIFEST_FILE, Chapter, Manifest, Piece, figure_piece, read_chapter, table_piece
+from scala_lab.report.chapter import MANIFEST_FILE, Chapter, Manifest, Piece, read_chapter, table_piece
 from scala_lab.report.figures.forest import SIGNS, forest_figure
-from scala_lab.report.tables import NOTHING, heading_groups
-from scala_lab.study.api import Drawing
+from scala_lab.report.figures.style import figure_files
+from scala_lab.report.tables import NOTHING, heading_groups, markdown_row
+from scala_lab.study.profiles import Profile
 from scala_lab.study.statistics import FACTOR, MAX_N
 from scala_lab.study.verdicts import ClaimRecord, Part, number_text, range_text
 from scala_lab.sweep.store import MEASUREMENTS_FILE, RUNS_FILE, Records
 from scala_lab.version import VERSION
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
-    from markupsafe import Markup
-
-    from scala_lab.study.profiles import Profile
 
 PAGE = "index.html"
 WRITTEN = (RUNS_FILE, MEASUREMENTS_FILE, MANIFEST_FILE, "figures", "tables", "claims.json", "claims.md", PAGE)
@@ -108,13 +106,24 @@ def _draw(folder: Path, manifest: Manifest, profile: Profile, chapters: Sequence
     tables = [table_piece(stem, table) for stem, table in own_tables.items() if len(table.frame)]
     if any(record.parts for record in claims):
         caption = "Every part of every claim: the paper's value, the interval measured here, and what would count."
-        figures = [figure_piece("claims-forest", Drawing("", forest_figure(claims), caption), profile)]
+        figures = [Piece("claims-forest", caption, figure_files(forest_figure(claims), profile.demonstration))]
     _write_pieces(folder / "figures", [*figures, *(piece for chapter in chapters for piece in chapter.figures)])
     _write_pieces(folder / "tables", [*tables, *(piece for chapter in chapters for piece in chapter.tables)])
     write_json(folder / "claims.json", [record.to_dict() for record in claims])
-    write_text(folder / "claims.md", claims_markdown(claims, worth(profile, records)))
-    own = {piece.stem: piece for piece in (*figures, *tables)}
-    write_text(folder / PAGE, render_page(manifest, profile, chapters, claims, records, own))
+    verdicts = [record.verdict for record in claims]
+    content = {
+        "manifest": manifest,
+        "profile": profile,
+        "chapters": chapters,
+        "claims": claims,
+        "verdict_counts": {verdict: verdicts.count(verdict) for verdict in SIGNS if verdict in verdicts},
+        "worth": worth(profile, records),
+        "own": {piece.stem: piece for piece in (*figures, *tables)},  # of no study
+        "records": records,
+        "environment": _environment_rows(records),
+    }
+    for name in ("claims.md", PAGE):
+        write_text(folder / name, _templates().get_template(f"{name}.j2").render(content))
 
 
 def _write_pieces(folder: Path, pieces: Sequence[Piece]) -> None:
@@ -144,42 +153,14 @@ def worth(profile: Profile, records: Records) -> str:
     """Say what the verdicts are worth: on which encoder, rows, steps and seeds they rest."""
     runs = [records.runs[key] for key in sorted(records.runs) if records.runs[key]["status"] == "finished"]
     models = {Path(run["spec"]["encoder"]["model"]).name: run["parameters"] for run in runs}
-    facts = [f"{profile.name} profile"]
-    facts += [f"{name} ({count / 1e6:.3g}M parameters)" for name, count in sorted(models.items())]
+    sizes = [f"{name} ({count / 1e6:.3g}M parameters)" for name, count in sorted(models.items())]
     rows = sorted({run["samples"]["train"] for run in runs})
-    facts.append(
-        " to ".join(f"{count:,}" for count in {rows[0]: None, rows[-1]: None}) + " training rows" if rows else "no run"
-    )
+    ends = " to ".join(f"{count:,}" for count in dict.fromkeys((*rows[:1], *rows[-1:])))
+    facts = [f"{profile.name} profile", *sizes, f"{ends} training rows" if rows else "no run"]
     for size in (profile.small_batch, profile.large_batch):
         counts = Counter(run["steps"] for run in runs if run["spec"]["batches"]["batch_size"] == size)
         facts += [f"{count:,} steps at B={size:,}" for count, _ in counts.most_common(1)]
     return f"{', '.join(facts)}, {len(profile.seeds)} seeds{'; ' * bool(profile.demonstration)}{profile.demonstration}"
-
-
-def claims_markdown(claims: Sequence[ClaimRecord], worth: str) -> str:
-    """Write a table of all claims, and below it the evidence for each: parts, gates, sensitivity and rule."""
-    head = ("claim", "verdict", "where", "statement", "paper", "why")
-    tally = f"{_tally(verdict_counts(claims)) or 'None'}. What they are worth: {worth}."
-    lines = ["# Claims", "", tally, "", _markdown_row(head), "|---" * len(head) + "|"]
-    for record in claims:
-        claim, verdict = record.claim, f"{SIGNS[record.verdict]} {record.verdict}"
-        lines.append(_markdown_row((claim.id, verdict, claim.source, claim.statement, claim.paper, record.why)))
-    for record in claims:
-        title, rule = f"## {record.claim.id}: {record.verdict}", f"{record.claim.rule} (study `{record.claim.study}`)"
-        lines += ["", title, "", rule]
-        rows = [part_cells(record, part) for part in record.parts]
-        if rows:
-            lines += ["", _markdown_row(rows[0]), "|---" * len(rows[0]) + "|"]
-            lines += [_markdown_row(row.values()) for row in rows]
-        lines += ["", *(f"- {line}" for line in gate_lines(record))] if record.gates else []
-        lines += ["", sensitivity_text(record)] if record.sensitivity else []
-    return "\n".join(lines) + "\n"
-
-
-def verdict_counts(claims: Sequence[ClaimRecord]) -> dict[str, int]:
-    """Count claims by verdict, in the order in which verdicts are shown."""
-    counts = Counter(record.verdict for record in claims)
-    return {verdict: counts[verdict] for verdict in SIGNS if counts[verdict]}
 
 
 def part_cells(record: ClaimRecord, part: Part) -> dict[str, str]:
@@ -231,108 +212,44 @@ def sensitivity_text(record: ClaimRecord) -> str:
     return f"Sensitivity (each seed or task left out, margins halved and doubled): {'; '.join([same, *others])}."
 
 
-def _markdown_row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
 TEMPLATES = Path(__file__).parent / "templates"
 FIGURE_SCALE = 0.66
 """Size of a figure on the page over its pixels: letters are about as large as those of the tables, and sharp."""
 STATUSES = ("finished", "diverged", "failed", "running", "missing")
 
 
-def render_page(
-    manifest: Manifest,
-    profile: Profile,
-    chapters: Sequence[Chapter],
-    claims: Sequence[ClaimRecord],
-    records: Records,
-    own: Mapping[str, Piece],
-) -> str:
-    """Return the page as text, chapters and claims in the given order; `own` are the pieces of no study, by stem."""
-    by_study = {chapter.name: [each for each in claims if each.claim.study == chapter.name] for chapter in chapters}
-    template = _environment().get_template("index.html.j2")
-    return template.render(
-        manifest=manifest,
-        profile=profile,
-        facts=_profile_facts(profile),
-        chapters=chapters,
-        claims=claims,
-        verdict_counts=verdict_counts(claims),
-        worth=worth(profile, records),
-        own=own,
-        claims_of=by_study,
-        commands={chapter.reference: study_command(manifest, chapter.reference) for chapter in chapters},
-        runs=_run_lines(records, chapters),
-        measurements=_measurement_lines(records, chapters),
-        environment=_environment_rows(records),
-        version=VERSION,
-    )
-
-
-def _environment() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+def _templates() -> Environment:
+    """Load the templates of the page and of claims.md, with the functions that they call."""
+    lines: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    loader, escaped = FileSystemLoader(TEMPLATES), lambda name: name == f"{PAGE}.j2"
+    environment = Environment(loader=loader, autoescape=escaped, undefined=StrictUndefined, **lines)
     environment.globals["inlined"] = lambda name: Markup((TEMPLATES / name).read_text(encoding="utf-8"))
-    environment.globals |= {"symbols": SIGNS, "part_cells": part_cells}
-    environment.filters |= {
-        "picture": _picture,
-        "sort_key": _sort_key,
-        "tally": _tally,
-        "gate_lines": gate_lines,
-        "sensitivity_text": sensitivity_text,
-        "groups": lambda columns: heading_groups([column.heading for column in columns]),
-    }
+    environment.globals |= {"symbols": SIGNS, "version": VERSION}
+    called: list[Any] = [part_cells, run_line, measurement_line, study_command]
+    environment.globals |= {function.__name__: function for function in called}
+    filters: list[Any] = [markdown_row, picture, sort_key, tally, gate_lines, sensitivity_text, heading_groups]
+    environment.filters |= {function.__name__: function for function in filters}
     return environment
 
 
-def _picture(piece: Piece) -> Markup:
+def picture(piece: Piece) -> Markup:
     """Write source and size of an image: a browser that knows the size before it decodes keeps links in place."""
-    from markupsafe import Markup
-
     content = piece.files[".png"]
     size = struct.unpack(">II", content[16:24])  # the first entries of a PNG's header
     text, (width, height) = base64.b64encode(content).decode("ascii"), (round(side * FIGURE_SCALE) for side in size)
     return Markup('src="data:image/png;base64,{}" width="{}" height="{}"').format(text, width, height)
 
 
-def _sort_key(value: Any) -> str:
+def sort_key(value: Any) -> str:
     """Return what a cell is sorted by: a number in full, '' where there is none (always last), else its text."""
     if value is None or value != value:
         return ""
     return repr(float(value)) if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
 
 
-def _tally(statuses: Mapping[str, int]) -> str:
+def tally(statuses: Mapping[str, int]) -> str:
     """Write counts: `30 finished, 2 diverged`."""
     return ", ".join(f"{statuses[name]} {name}" for name in (*STATUSES, *SIGNS) if statuses.get(name))
-
-
-def _profile_facts(profile: Profile) -> list[tuple[str, str]]:
-    """List what a reader needs to know of the profile to read a number rightly."""
-    starts = [f"{name} {value:g}" for name, value in {**profile.start_rates, **profile.start_radii}.items()]
-    settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in profile.settings.items())
-    return [
-        ("models", _listed(Path(model).name for model in profile.models)),
-        ("tasks", _listed(profile.tasks)),
-        ("batch sizes", f"small {profile.small_batch}, large {profile.large_batch:,}"),
-        ("first grids", f"{profile.grid_points} values around {_listed(starts)} at B={profile.large_batch:,}"),
-        ("seeds", f"{_listed(profile.seeds)}; of trials {profile.tuning_seed}"),
-        ("settings", settings),
-    ]
-
-
-def _listed(values: Any) -> str:
-    return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
 
 
 def study_command(manifest: Manifest, reference: str) -> str:
@@ -364,47 +281,36 @@ def _flag(name: str, value: Any, *, optional: bool) -> list[str]:
     flag = name.replace("_", "-")
     if isinstance(value, bool) and not optional:
         return [f"--{flag}" if value else f"--no-{flag}"]
-    if isinstance(value, tuple):
-        return [f"--{flag}", *value]
-    if isinstance(value, float) and float(f"{value:g}") == value:
-        return [f"--{flag}", f"{value:g}"]
-    return [f"--{flag}", str(value)]
+    short = isinstance(value, float) and float(f"{value:g}") == value
+    return [f"--{flag}", *(value if isinstance(value, tuple) else [f"{value:g}" if short else str(value)])]
 
 
-def _run_lines(records: Records, chapters: Sequence[Chapter]) -> list[dict[str, Any]]:
-    """List all runs by name, each with the command that trains it."""
-    lines = []
-    for key, record in records.runs.items():
-        spec, timing = record["spec"], record.get("timing") or {}
-        cells = {
-            "task": _cell(Path(spec["data"]["task"]).name),
-            "method": _cell(spec["recipe"]["method"]),
-            "model": _cell(Path(spec["encoder"]["model"]).name),
-            "B": _cell(spec["batches"]["batch_size"], ",d"),
-            "rate": _cell(record.get("learning_rate"), ".3g"),
-            "seed": _cell(spec["seed"], "d"),
-            "score": _cell(_score(record), ".2f"),
-            "steps": _cell(record.get("steps_done"), ",d"),
-            "seconds": _cell(timing.get("train_seconds"), ",.1f"),
-        }
-        lines.append(_line(key, record, cells, train_command(spec), chapters))
-    return sorted(lines, key=lambda line: line["name"])
+def run_line(record: Mapping[str, Any], _: Records) -> tuple[str, dict[str, Any]]:
+    """Return the command that trains a run, and the cells of its line in the list of runs."""
+    spec, timing = record["spec"], record.get("timing") or {}
+    first = next((value for metrics in (record.get("metrics") or {}).values() for value in metrics.values()), None)
+    return train_command(spec), {
+        "task": _cell(Path(spec["data"]["task"]).name),
+        "method": _cell(spec["recipe"]["method"]),
+        "model": _cell(Path(spec["encoder"]["model"]).name),
+        "B": _cell(spec["batches"]["batch_size"], ",d"),
+        "rate": _cell(record.get("learning_rate"), ".3g"),
+        "seed": _cell(spec["seed"], "d"),
+        "score": _cell(None if first is None else 100 * first, ".2f"),
+        "steps": _cell(record.get("steps_done"), ",d"),
+        "seconds": _cell(timing.get("train_seconds"), ",.1f"),
+    }
 
 
-def _measurement_lines(records: Records, chapters: Sequence[Chapter]) -> list[dict[str, Any]]:
-    """List all measurements by name, each with its settings."""
-    lines = []
-    for key, record in records.measurements.items():
-        runs = [records.runs[run]["name"] if run in records.runs else run for run in record.get("of", ())]
-        cells = {
-            "function": _cell(record["function"].rpartition(":")[2]),
-            "runs": _cell(len(runs), "d"),
-            "seconds": _cell(record.get("seconds"), ",.1f"),
-        }
-        settings = json.dumps(record["settings"], sort_keys=True)
-        detail = f"{record['function']} {settings}" + (f" of {', '.join(runs)}" if runs else "")
-        lines.append(_line(key, record, cells, detail, chapters))
-    return sorted(lines, key=lambda line: line["name"])
+def measurement_line(record: Mapping[str, Any], records: Records) -> tuple[str, dict[str, Any]]:
+    """Return the function, settings and runs of a measurement, and the cells of its line."""
+    runs = [records.runs[run]["name"] if run in records.runs else run for run in record.get("of", ())]
+    detail = f"{record['function']} {json.dumps(record['settings'], sort_keys=True)}"
+    return detail + f" of {', '.join(runs)}" * bool(runs), {
+        "function": _cell(record["function"].rpartition(":")[2]),
+        "runs": _cell(len(runs), "d"),
+        "seconds": _cell(record.get("seconds"), ",.1f"),
+    }
 
 
 def _environment_rows(records: Records) -> list[tuple[str, str]]:
@@ -417,20 +323,6 @@ def _environment_rows(records: Records) -> list[tuple[str, str]]:
             if name not in ("packages", "command", "host") and value is not None:
                 values_by_name.setdefault(name, {})[str(value)] = None
     return [(name, ", ".join(values)) for name, values in values_by_name.items()]
-
-
-def _line(
-    key: str, record: Mapping[str, Any], cells: Mapping[str, tuple[str, Any]], detail: str, chapters: Sequence[Chapter]
-) -> dict[str, Any]:
-    line = {"name": record["name"], "status": record["status"], "cells": cells, "detail": detail}
-    error = " ".join(str(record.get("error") or "").split())
-    return {**line, "error": error, "studies": [chapter.name for chapter in chapters if key in chapter.ids]}
-
-
-def _score(record: Mapping[str, Any]) -> float | None:
-    """Return the task's first metric on its first split, in percent."""
-    values = [value for metrics in (record.get("metrics") or {}).values() for value in metrics.values()]
-    return 100 * values[0] if values and values[0] is not None else None
 
 
 def _cell(value: Any, number_format: str = "") -> tuple[str, Any]:

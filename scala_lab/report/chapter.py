@@ -12,22 +12,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scala_lab.errors import UserError
 from scala_lab.files import write_json
 from scala_lab.report.figures.style import figure_files
 from scala_lab.report.tables import Column, columns_of, csv_text, latex_text, markdown_text
-from scala_lab.study.api import Drawing, Study, Tabulation, find_study, frame_of
+from scala_lab.study.api import DataFrame, Drawing, Study, Tabulation, find_study, frame_of
 from scala_lab.study.profiles import Profile, find_profile
 from scala_lab.study.tuning import Choices
+from scala_lab.study.verdicts import ClaimRecord
 from scala_lab.sweep.store import Records, unique_items
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from scala_lab.study.verdicts import ClaimRecord
-
 
 MANIFEST_FILE = "report.json"
 OWN_PIECES = ("arms", "claims", "tuning")
@@ -54,8 +49,7 @@ class Manifest:
         file = folder / MANIFEST_FILE
         try:
             values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-            lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-            return cls(**{**values, **lists})
+            return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, TypeError, AttributeError) as error:
@@ -102,7 +96,7 @@ class Chapter:
     claims: Sequence[ClaimRecord] = ()
     found: str = ""  # the study's sentences on what was found
     failure: str = ""  # why there are no findings; '' where there are
-    frame: pd.DataFrame | None = field(default=None, compare=False, repr=False)  # of its cells
+    frame: DataFrame | None = field(default=None, compare=False, repr=False)  # of its cells
     choices: Choices | None = field(default=None, compare=False, repr=False)  # of its tuned settings
 
     @property
@@ -134,10 +128,10 @@ def read_chapter(reference: str, profile: Profile, records: Records) -> Chapter:
         if not chapter.ran:
             return chapter
         findings = study.analyse(profile, frame)
-        _check_names(study.name, findings.figures)
-        _check_names(study.name, findings.tables)
-        figures = [figure_piece(_stem(study.name, drawing), drawing, profile) for drawing in findings.figures]
-        tables = [table_piece(_stem(study.name, table), table) for table in findings.tables]
+        drawn = zip(_stems(study.name, findings.figures), findings.figures, strict=True)
+        figures = [Piece(stem, one.caption, figure_files(one.figure, profile.demonstration)) for stem, one in drawn]
+        tabulated = zip(_stems(study.name, findings.tables), findings.tables, strict=True)
+        tables = [table_piece(stem, table) for stem, table in tabulated]
         return replace(chapter, figures=figures, tables=tables, claims=tuple(findings.claims), found=findings.found)
     except Exception as error:  # noqa: BLE001 - a failing study must not affect the others
         return replace(chapter, failure=describe_failure(error))
@@ -153,11 +147,6 @@ def describe_failure(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())} ({line})"
 
 
-def figure_piece(stem: str, drawing: Drawing, profile: Profile) -> Piece:
-    """Render a figure; one of a demonstration says so on its face."""
-    return Piece(stem, drawing.caption, figure_files(drawing.figure, profile.demonstration))
-
-
 def table_piece(stem: str, table: Tabulation) -> Piece:
     """Write a table in all formats."""
     texts = {".csv": csv_text(table), ".md": markdown_text(table), ".tex": latex_text(table, stem)}
@@ -165,11 +154,8 @@ def table_piece(stem: str, table: Tabulation) -> Piece:
     return Piece(stem, table.caption, files, columns_of(table), tuple(table.notes))
 
 
-def _stem(study: str, part: Tabulation | Drawing) -> str:
-    return f"{study}-{part.name}" if part.name else study
-
-
-def _check_names(study: str, parts: Sequence[Tabulation] | Sequence[Drawing]) -> None:
+def _stems(study: str, parts: Sequence[Tabulation] | Sequence[Drawing]) -> list[str]:
+    """Return the stems of the files of a study's tables or figures, if they are names of files and differ."""
     if study in OWN_PIECES:
         raise UserError(f"study {study}: the report has figures and tables of that name, choose another")
     for name, count in Counter(part.name for part in parts).items():
@@ -177,3 +163,4 @@ def _check_names(study: str, parts: Sequence[Tabulation] | Sequence[Drawing]) ->
             raise UserError(f"study {study} has {count} {type(parts[0]).__name__}s named {name!r}")
         if not all(character.isalnum() or character in "_-" for character in name):
             raise UserError(f"study {study}: {name!r} is part of a file name: letters, digits, - and _ only")
+    return [f"{study}-{part.name}" if part.name else study for part in parts]

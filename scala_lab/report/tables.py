@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import numbers
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from scala_lab.study.api import Tabulation
-
-if TYPE_CHECKING:
-    import pandas as pd
+from scala_lab.study.api import DataFrame, Tabulation
 
 _SIGNS = ("pm", "cdot", "leq", "geq", "approx", "to", "infty", "surd")
 _GREEK = ("alpha", "beta", "gamma", "delta", "epsilon", "eta", "kappa", "lambda", "mu", "rho", "sigma", "omega")
@@ -46,7 +44,6 @@ def escape_latex(text: str) -> str:
 
 NOTHING = "\N{EN DASH}"
 """Shown where a number is missing."""
-MAX_NAME_LENGTH = 28
 WIDE = 8
 """From this many columns on, neighbours that share the first word of their headings are grouped under it."""
 
@@ -60,20 +57,12 @@ class Column:
     texts: Sequence[str]  # as they are shown
     numeric: bool
 
-    @property
-    def short(self) -> bool:
-        """Whether its texts are names that should not be broken over lines."""
-        return all(len(text) <= MAX_NAME_LENGTH for text in self.texts)
 
-
-def flat_frame(frame: pd.DataFrame) -> pd.DataFrame:
+def flat_frame(frame: DataFrame) -> DataFrame:
     """Return the frame with its named index as first columns and one text per column heading."""
-    import pandas as pd
-
-    named = any(name is not None for name in frame.index.names)
-    flat = frame.reset_index() if named else frame.reset_index(drop=True)
-    flat.columns = pd.Index([_heading(name) for name in flat.columns])
-    return flat
+    flat = frame.reset_index(drop=not any(name is not None for name in frame.index.names))
+    levels = [name if isinstance(name, tuple) else (name,) for name in flat.columns]
+    return flat.set_axis([" ".join(filter(None, map(str, names))) for names in levels], axis=1)
 
 
 def columns_of(table: Tabulation) -> list[Column]:
@@ -90,16 +79,13 @@ def heading_groups(headings: Sequence[str]) -> list[tuple[str, list[str]]]:
         >>> heading_groups(["method", *(f"{task} {what}" for task in "abcd" for what in ("time", "score"))])[:3]
         [('', ['method']), ('a', ['time', 'score']), ('b', ['time', 'score'])]
     """
-    first = [heading.partition(" ")[0] if " " in heading else None for heading in headings]
     groups: list[tuple[str, list[str]]] = []
-    for index, (word, heading) in enumerate(zip(first, headings, strict=True)):
-        alone = word is None or word not in (*first[index - 1 : index], *first[index + 1 : index + 2])
-        if alone or len(headings) < WIDE:
-            groups.append(("", [heading]))
-        elif groups and groups[-1][0] == word:
-            groups[-1][1].append(heading.partition(" ")[2])
+    for word, neighbours in itertools.groupby(headings, lambda heading: heading.partition(" ")[0] * (" " in heading)):
+        shared = list(neighbours)
+        if word and len(shared) > 1 and len(headings) >= WIDE:
+            groups.append((word, [heading.partition(" ")[2] for heading in shared]))
         else:
-            groups.append((str(word), [heading.partition(" ")[2]]))
+            groups += [("", [heading]) for heading in shared]
     return groups
 
 
@@ -111,13 +97,15 @@ def csv_text(table: Tabulation) -> str:
 def markdown_text(table: Tabulation) -> str:
     """Write caption, table and notes."""
     columns = columns_of(table)
-    head = " | ".join(_piped(column.heading) for column in columns)
-    rule = " | ".join("---:" if column.numeric else "---" for column in columns)
-    rows = (" | ".join(map(_piped, row)) for row in zip(*(column.texts for column in columns), strict=True))
-    lines = [f"**{table.caption}**", "", f"| {head} |", f"| {rule} |", *(f"| {row} |" for row in rows)]
-    for note in table.notes:
-        lines += ["", note]
-    return "\n".join(lines) + "\n"
+    heads = [[column.heading for column in columns], ["---:" if column.numeric else "---" for column in columns]]
+    rows = map(markdown_row, [*heads, *zip(*(column.texts for column in columns), strict=True)])
+    notes = [line for note in table.notes for line in ("", note)]
+    return "\n".join([f"**{table.caption}**", "", *rows, *notes]) + "\n"
+
+
+def markdown_row(cells: Iterable[str]) -> str:
+    """Write a line of a table."""
+    return "| " + " | ".join(cell.replace("\\", "\\\\").replace("|", "\\|") for cell in cells) + " |"
 
 
 def latex_text(table: Tabulation, label: str) -> str:
@@ -198,12 +186,3 @@ def _text(value: Any, number_format: str) -> str:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and not math.isnan(value)
-
-
-def _heading(name: Any) -> str:
-    parts = name if isinstance(name, tuple) else (name,)
-    return " ".join(str(part) for part in parts if str(part) != "")
-
-
-def _piped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|")

@@ -24,7 +24,7 @@ def texts(figure):
 
 
 def test_bars_are_means_with_the_deviation_over_sets_as_whiskers():
-    frame = pd.DataFrame({"checkpoint": ["b", "b", "b", "a"], "eigenvalue": [1.0, 2.0, 6.0, 4.0]})
+    frame = pd.DataFrame({"checkpoint": ["b", "b", "b", "a"], "eigenvalue": [1.0, 2.0, 6.0, 4.0], "converged": True})
     figure = sharpness_bars(frame, unit="nats")
     (axes,) = figure.axes
     assert bars(axes) == [3.0, 4.0]
@@ -41,7 +41,7 @@ def test_bars_are_means_with_the_deviation_over_sets_as_whiskers():
 
 
 def test_one_set_of_rows_has_no_deviation_to_speak_of():
-    figure = sharpness_bars(pd.DataFrame({"checkpoint": ["a"], "eigenvalue": [4.0]}))
+    figure = sharpness_bars(pd.DataFrame({"checkpoint": ["a"], "eigenvalue": [4.0], "converged": True}))
     assert "deviation" not in figure.axes[0].get_xlabel()
     assert texts(figure) == ["4"]
 
@@ -61,6 +61,7 @@ def test_layers_of_models_of_several_depths_share_their_rows():
             "checkpoint": ["small"] * 3 + ["deep"] * 4,
             "layer": ["embeddings", "d.layer.0", "head", "embeddings", "bert.encoder.layer.0", "b.e.layer.1", "head"],
             "eigenvalue": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 1.0],
+            "converged": True,
         }
     )
     figure = layer_bars(frame)
@@ -72,7 +73,9 @@ def test_layers_of_models_of_several_depths_share_their_rows():
 
 
 def test_layers_over_decades_are_on_a_log_scale_that_the_axis_names():
-    frame = pd.DataFrame({"layer": ["embeddings", "head"], "eigenvalue": [0.01, 10.0]})
+    frame = pd.DataFrame(
+        {"checkpoint": "a", "layer": ["embeddings", "head"], "eigenvalue": [0.01, 10.0], "converged": True}
+    )
     axes = layer_bars(frame).axes[0]
     assert axes.get_xscale() == "log"
     assert axes.get_xlabel().endswith("log scale")
@@ -107,12 +110,13 @@ def test_a_table_without_what_a_figure_needs_is_refused():
     with pytest.raises(UserError, match="needs a column eigenvalue: it has checkpoint"):
         sharpness_bars(pd.DataFrame({"checkpoint": ["a"]}))
     with pytest.raises(UserError, match="no rows"):
-        layer_bars(pd.DataFrame({"layer": [], "eigenvalue": []}))
+        layer_bars(pd.DataFrame({"checkpoint": [], "layer": [], "eigenvalue": [], "converged": []}))
 
 
 def test_text_in_svg_is_text_and_equal_figures_are_equal_files(tmp_path):
+    frame = pd.DataFrame({"checkpoint": ["a", "b"], "eigenvalue": [4.0, 3.0], "converged": True})
     for name in ("one", "two"):
-        save_figure(sharpness_bars(pd.DataFrame({"checkpoint": ["a", "b"], "eigenvalue": [4.0, 3.0]})), tmp_path / name)
+        save_figure(sharpness_bars(frame), tmp_path / name)
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
     assert re.search(r"<text[^>]*>top eigenvalue \(nats", (tmp_path / "one.svg").read_text())

@@ -72,7 +72,7 @@ def test_points_without_a_finite_value_are_left_blank_and_do_not_move_the_scale(
     corners = [polygon for path in filled.get_paths() for polygon in path.to_polygons()]
     assert not any((polygon > 0.8).all(axis=1).any() for polygon in corners)
     faces = [
-        len(panels(side_by_side({"": data}, kind="surface"))[0].collections[0].get_facecolor())
+        len(panels(side_by_side({"": data}, "title", X, Y, kind="surface"))[0].collections[0].get_facecolor())
         for data in (bowl(1), frame)
     ]
     assert faces[1] < faces[0] == 64
@@ -80,22 +80,22 @@ def test_points_without_a_finite_value_are_left_blank_and_do_not_move_the_scale(
 
 def test_a_plane_without_any_finite_value_is_refused():
     with pytest.raises(UserError, match="no point of the plane has a finite loss"):
-        side_by_side({"": bowl(1.0).assign(loss=np.nan)})
+        side_by_side({"": bowl(1.0).assign(loss=np.nan)}, "title", X, Y)
 
 
 def test_a_flat_plane_can_be_drawn():
-    filled = panels(side_by_side({"": bowl(0.0)}))[0].collections[0]
+    filled = panels(side_by_side({"": bowl(0.0)}, "title", X, Y))[0].collections[0]
     assert filled.norm.vmin < 1.0 < filled.norm.vmax
 
 
 def test_a_loss_over_decades_is_on_a_log_scale_that_is_named_and_an_accuracy_never_is():
     steep = bowl(500.0, depth=0.5)
-    figure = side_by_side({"": steep})
+    figure = side_by_side({"": steep}, "title", X, Y)
     assert colour_bar(figure).get_ylabel() == "mean loss (nats), log scale"
-    surface = side_by_side({"": steep}, kind="surface")
+    surface = side_by_side({"": steep}, "title", X, Y, kind="surface")
     ticks = {text.get_text(): place for text, place in zip(*z_ticks(surface), strict=True)}
     assert ticks["100"] == pytest.approx(2), "height is the logarithm, the tick says the value"
-    accuracy = side_by_side({"": steep}, value="accuracy")
+    accuracy = side_by_side({"": steep}, "title", X, Y, value="accuracy")
     assert colour_bar(accuracy).get_ylabel() == "accuracy (%)"
     assert colour_bar(accuracy).get_ylim() == pytest.approx((50, 100))
 
@@ -109,8 +109,8 @@ def test_checkpoints_are_marked_where_they_lie():
     def marks(figure):
         return [tuple(map(float, line.get_xydata()[0])) for line in panels(figure)[0].lines]
 
-    assert marks(side_by_side({"": bowl(1.0)})) == [(0, 0)]
-    assert marks(side_by_side({"": bowl(1.0)}, marks=(0.0, 1.0))) == [(0, 0), (1, 0)]
+    assert marks(side_by_side({"": bowl(1.0)}, "title", X, Y)) == [(0, 0)]
+    assert marks(side_by_side({"": bowl(1.0)}, "title", X, Y, marks=(0.0, 1.0))) == [(0, 0), (1, 0)]
 
 
 def test_lines_of_several_models_share_axes_with_units_and_differ_in_more_than_colour():
@@ -129,7 +129,7 @@ def test_lines_of_several_models_share_axes_with_units_and_differ_in_more_than_c
 def test_a_line_leaves_a_gap_where_the_loss_is_not_finite_and_marks_both_ends():
     frame = line(1.0)
     frame.loc[7:, "loss"] = [np.inf, np.nan]
-    figure = slice_1d_plot({"m": frame}, marks=(0.0, 1.0))
+    figure = slice_1d_plot({"m": frame}, "title", X, marks=(0.0, 1.0))
     curve = figure.axes[0].lines[0].get_ydata()
     assert np.isnan(curve[7:]).all()
     assert np.isfinite(curve[:7]).all()
@@ -138,19 +138,19 @@ def test_a_line_leaves_a_gap_where_the_loss_is_not_finite_and_marks_both_ends():
 
 
 def test_regression_has_one_panel_and_its_own_unit():
-    figure = slice_1d_plot({"m": line(1.0).assign(accuracy=np.nan)}, unit="squared label units")
+    figure = slice_1d_plot({"m": line(1.0).assign(accuracy=np.nan)}, "title", X, unit="squared label units")
     (axes,) = figure.axes
     assert axes.get_ylabel() == "mean loss (squared label units)"
 
 
 def test_a_line_over_decades_is_on_a_log_scale():
-    axes = slice_1d_plot({"m": line(500.0, depth=0.5)}).axes[0]
+    axes = slice_1d_plot({"m": line(500.0, depth=0.5)}, "title", X).axes[0]
     assert axes.get_yscale() == "log"
     assert axes.get_ylabel().endswith("log scale")
 
 
 def test_a_slice_without_what_a_figure_needs_is_refused():
     with pytest.raises(UserError, match="at least one model"):
-        slice_1d_plot({})
+        slice_1d_plot({}, "title", X)
     with pytest.raises(UserError, match="the slice of m needs a column y"):
-        side_by_side({"m": line(1.0).rename(columns={"position": "x"})})
+        side_by_side({"m": line(1.0).rename(columns={"position": "x"})}, "title", X, Y)

@@ -8,26 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from scala_lab.report.figures import style
 from scala_lab.report.figures.forest import draw_rows, legend_handles, row_label
-from scala_lab.report.figures.style import BAD, COLOURMAP, COLOURS, line_style, new_figure, require_columns, styled
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from scala_lab.study.verdicts import Part
+from scala_lab.report.figures.style import Axes, DataFrame, Figure
+from scala_lab.study.verdicts import Part
 
 ACCURACY = "accuracy (%)"
 
 
-@styled()
+@style.styled()
 def lines_figure(
-    frame: pd.DataFrame,
+    frame: DataFrame,
     x: str,
     *,
     x_label: str,
@@ -43,41 +38,36 @@ def lines_figure(
     `frame` has one row per run. Where x is not finite the mean is drawn as a level across the panel. `log_y` names the
     panels whose y axis is logarithmic.
     """
-    require_columns(frame, x, y, "method", panel)
+    style.require_columns(frame, x, y, "method", panel)
     panels, methods = list(frame.groupby(panel, sort=False)), list(dict.fromkeys(frame["method"]))
-    figure = new_figure(max(4.6, 3.6 * len(panels)), 3.6)
+    figure = style.new_figure(max(4.6, 3.6 * len(panels)), 3.6)
     for axes, (shown, rows) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         ticks = sorted({float(value) for value in rows[x] if math.isfinite(value)})
+        first, last = min(ticks, default=1.0), max(ticks, default=1.0)
         for index, method in enumerate(methods):
             line = rows[rows["method"] == method]
-            shifted = _shift(line[x].to_numpy(float), ticks, index - (len(methods) - 1) / 2, log_x)
-            _line(axes, line.assign(**{x: shifted}), x, y, str(method), line_style(index, markersize=6))
-        if log_x:
-            axes.set_xscale("log")
+            shift = 0.01 * (index - (len(methods) - 1) / 2)  # of the axis: whiskers of several lines do not overlap
+            shifted = line[x] * (last / first) ** shift if log_x else line[x] + shift * (last - first)
+            _line(axes, line.assign(**{x: shifted}), x, y, str(method), style.line_style(index, markersize=6))
+        axes.set(xscale="log" if log_x else "linear", yscale="log" if shown in log_y else "linear")
         if len(ticks) <= 9:
-            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-            axes.set_xticks([], minor=True)
-        if shown in log_y:
-            axes.set_yscale("log")
+            style.set_ticks(axes.xaxis, ticks)
         axes.set(title=str(shown), xlabel=x_label, ylabel=y_label if shown == panels[0][0] else "")
         axes.grid(axis="y")
-    handles: dict[str, Any] = {}
-    for axes in figure.axes:
-        handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    if len(handles) > 1:
-        figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=min(4, len(handles)))
+    if len({label for axes in figure.axes for label in axes.get_legend_handles_labels()[1]}) > 1:
+        style.legend_below(figure, 4)
     figure.suptitle(title)
     return figure
 
 
-@styled()
+@style.styled()
 def difference_figure(parts: Sequence[Part], *, title: str) -> Figure:
     """Draw paired comparisons, a row each: mean and interval, seeds as marks, the paper's value as an open diamond.
 
     Rows are parts as `effect`, `equivalent` and the like make them (scala_lab/study/verdicts.py), points and factors in
     panels of their own. Zero is a line, the smallest effect of interest a dotted one, a claimed range or margin a band.
     """
-    look: dict[str, Any] = {"color": COLOURS[0], "marker": "o"}
+    look: dict[str, Any] = {"color": style.COLOURS[0], "marker": "o"}
     seed: dict[str, Any] = {"color": "#666666", "marker": "|", "linestyle": "none"}
     figure = draw_rows(parts, [look] * len(parts), [row_label(part) for part in parts], 0.42)
     for row, part in enumerate(parts):
@@ -89,16 +79,16 @@ def difference_figure(parts: Sequence[Part], *, title: str) -> Figure:
     return figure
 
 
-@styled()
-def cost_figure(frame: pd.DataFrame, *, title: str) -> Figure:
+@style.styled()
+def cost_figure(frame: DataFrame, *, title: str) -> Figure:
     """Draw accuracy against cost, a panel per task.
 
     `frame` has one row per run: task, setting (its text is written beside the point), joined (whether a line passes
     through it), forward_passes and score.
     """
-    require_columns(frame, "task", "setting", "joined", "forward_passes", "score")
+    style.require_columns(frame, "task", "setting", "joined", "forward_passes", "score")
     tasks = list(frame.groupby("task", sort=False))
-    figure = new_figure(max(4.6, 3.8 * len(tasks)), 3.6)
+    figure = style.new_figure(max(4.6, 3.8 * len(tasks)), 3.6)
     for axes, (task, rows) in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
         for joined in (True, False):
             _cost_points(axes, rows[rows["joined"] == joined], joined)
@@ -110,64 +100,63 @@ def cost_figure(frame: pd.DataFrame, *, title: str) -> Figure:
     return figure
 
 
-def _shift(x: np.ndarray, ticks: list[float], amount: float, log_x: bool) -> np.ndarray:
-    """Shift positions by a hundredth of the axis times `amount`, so that whiskers of several lines do not overlap."""
-    if len(ticks) < 2:
-        return x
-    if log_x:
-        return x * (ticks[-1] / ticks[0]) ** (0.01 * amount)
-    return x + 0.01 * amount * (ticks[-1] - ticks[0])
-
-
-def _line(axes: Axes, rows: pd.DataFrame, x: str, y: str, name: str, style: dict[str, Any]) -> None:
+def _line(axes: Axes, rows: DataFrame, x: str, y: str, name: str, look: dict[str, Any]) -> None:
     means = rows.groupby(x)[y].agg(["mean", "std"]).dropna(subset="mean").fillna(0.0)  # no spread of a single run
     points = means[np.isfinite(means.index)]
     if len(points):
-        axes.errorbar(points.index, points["mean"], yerr=points["std"], capsize=3, elinewidth=0.9, label=name, **style)
+        axes.errorbar(points.index, points["mean"], yerr=points["std"], capsize=3, elinewidth=0.9, label=name, **look)
     for value in means["mean"].drop(points.index):
-        axes.axhline(value, label=name, color=style["color"], linestyle=style["linestyle"], linewidth=1.2)
+        axes.axhline(value, label=name, color=look["color"], linestyle=look["linestyle"], linewidth=1.2)
 
 
-def _cost_points(axes: Axes, rows: pd.DataFrame, joined: bool) -> None:
+def _cost_points(axes: Axes, rows: DataFrame, joined: bool) -> None:
     """Draw mean cost and accuracy of each setting, joined by a line or as stars."""
     columns = {"cost": ("forward_passes", "mean"), "score": ("score", "mean"), "std": ("score", "std")}
     points = rows.groupby("setting", sort=False).agg(**columns).dropna(subset="score").fillna({"std": 0.0})
     points = points.sort_values("cost", kind="stable")
     stars = {} if joined else {"linestyle": "none", "marker": "*"}
-    style = line_style(0 if joined else 1, markersize=6 if joined else 13, **stars)
+    look = style.line_style(0 if joined else 1, markersize=6 if joined else 13, **stars)
     if len(points):
-        axes.errorbar(points["cost"], points["score"], yerr=points["std"], capsize=3, elinewidth=0.9, **style)
+        axes.errorbar(points["cost"], points["score"], yerr=points["std"], capsize=3, elinewidth=0.9, **look)
     for point in points.itertuples():
         offset = (4, 4) if joined else (5, -12)
         axes.annotate(point.Index, (point.cost, point.score), xytext=offset, textcoords="offset points", fontsize=8)
 
 
-@styled()
-def rate_heat_map(frame: pd.DataFrame, title: str) -> Figure:
+@style.styled()
+def rate_heat_map(frame: DataFrame, title: str) -> Figure:
     """Draw batch sizes as rows, rates as columns, accuracy in percent in each cell.
 
     The best cell of a row has a frame, dashed where it is the first or last of the row. Cells whose runs diverged say
     so, missing ones are empty. Two lines start at the best rate of the smallest batch: the square-root rule and the
     linear rule. `frame` has one row per cell: batch_size, rate, score (mean over seeds, nan for none) and diverged.
     """
-    require_columns(frame, "batch_size", "rate", "score", "diverged")
+    style.require_columns(frame, "batch_size", "rate", "score", "diverged")
     scores = frame.pivot_table("score", "batch_size", "rate", dropna=False)
     diverged = frame.pivot_table("diverged", "batch_size", "rate", aggfunc="max").reindex_like(scores)
     sizes, rates = scores.index.to_numpy(float), scores.columns.to_numpy(float)
-    figure = new_figure(1.8 + 0.75 * len(rates), 1.9 + 0.55 * len(sizes))
+    figure = style.new_figure(1.8 + 0.75 * len(rates), 1.9 + 0.55 * len(sizes))
     axes = figure.subplots()
-    edges, masked = _edges(np.log(rates)), np.ma.masked_invalid(scores)
-    colours = axes.pcolormesh(edges, np.arange(len(sizes) + 1) - 0.5, masked, cmap=COLOURMAP)
-    axes.set_facecolor(BAD)
+    centres = np.log(rates)
+    halves = np.diff(centres) / 2 if len(centres) > 1 else np.array([0.5])  # cells meet half way between two rates
+    edges = np.array([centres[0] - halves[0], *(centres[:-1] + halves), centres[-1] + halves[-1]])
+    masked = np.ma.masked_invalid(scores)
+    colours = axes.pcolormesh(edges, np.arange(len(sizes) + 1) - 0.5, masked, cmap=style.COLOURMAP)
+    axes.set_facecolor(style.BAD)
     any_score = bool(scores.notna().any(axis=None))
     middle = np.nanmean(colours.get_clim()) if any_score else 0.0
+    place: dict[str, Any] = {"ha": "center", "va": "center"}
     for y, (size, row) in enumerate(scores.iterrows()):
         for rate, score in row.items():
-            _write_score(axes, np.log(rate), y, score, bool(diverged.loc[size, rate] == 1), score < middle)
+            if np.isfinite(score):
+                colour = "white" if score < middle else "black"
+                axes.text(np.log(rate), y - 0.22, f"{score:.1f}", fontsize=8, color=colour, zorder=6, **place)
+            elif diverged.loc[size, rate] == 1:
+                axes.text(np.log(rate), y, "diverged", fontsize=7, rotation=20, color="black", **place)
         if row.notna().any():
             _frame_best(axes, edges, y, int(np.nanargmax(row)), np.flatnonzero(diverged.loc[size].notna()))
     _rule_lines(axes, scores)
-    axes.set_xticks(np.log(rates), [f"{rate:g}" for rate in rates])
+    axes.set_xticks(centres, [f"{rate:g}" for rate in rates])
     axes.set_yticks(range(len(sizes)), [f"{size:,.0f}" for size in sizes])
     axes.set(xlim=(edges[0], edges[-1]), ylim=(-0.5, len(sizes) - 0.5))
     axes.set(title=title, xlabel="peak learning rate, log scale", ylabel="batch size")
@@ -178,33 +167,17 @@ def rate_heat_map(frame: pd.DataFrame, title: str) -> Figure:
     return figure
 
 
-def _edges(centres: np.ndarray) -> np.ndarray:
-    """Return cell borders half way between neighbouring centres."""
-    if len(centres) == 1:
-        return np.array([centres[0] - 0.5, centres[0] + 0.5])
-    between = (centres[1:] + centres[:-1]) / 2
-    return np.array([2 * centres[0] - between[0], *between, 2 * centres[-1] - between[-1]])
-
-
-def _write_score(axes: Axes, x: float, y: float, score: float, diverged: bool, dark: bool) -> None:
-    if np.isfinite(score):
-        colour = "white" if dark else "black"
-        axes.text(x, y - 0.22, f"{score:.1f}", ha="center", va="center", fontsize=8, color=colour, zorder=6)
-    elif diverged:
-        axes.text(x, y, "diverged", ha="center", va="center", fontsize=7, rotation=20, color="black")
-
-
 def _frame_best(axes: Axes, edges: np.ndarray, row: int, column: int, tried: np.ndarray) -> None:
     from matplotlib.patches import Rectangle
 
     corner, width = (edges[column], row - 0.5), edges[column + 1] - edges[column]
-    style = "--" if len(tried) > 1 and column in (tried[0], tried[-1]) else "-"
-    for line, colour in ((4.0, "white"), (2.0, "black")):
-        look: dict[str, Any] = {"linewidth": line, "linestyle": style, "edgecolor": colour}
+    dash = "--" if len(tried) > 1 and column in (tried[0], tried[-1]) else "-"
+    for thickness, colour in ((4.0, "white"), (2.0, "black")):
+        look: dict[str, Any] = {"linewidth": thickness, "linestyle": dash, "edgecolor": colour}
         axes.add_patch(Rectangle(corner, width, 1.0, fill=False, zorder=3, **look))
 
 
-def _rule_lines(axes: Axes, scores: pd.DataFrame) -> None:
+def _rule_lines(axes: Axes, scores: DataFrame) -> None:
     """Draw the rates that the two rules predict from the best rate of the smallest batch."""
     first = scores.iloc[0]
     if len(scores) < 2 or not first.notna().any():

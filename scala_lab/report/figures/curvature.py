@@ -10,149 +10,124 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scala_lab.errors import UserError
-from scala_lab.report.figures.style import (
-    FILLS,
-    MARKERS,
-    bar_style,
-    label_rows,
-    line_style,
-    new_figure,
-    require_columns,
-    round_numbers,
-    styled,
-)
+from scala_lab.report.figures import style
+from scala_lab.report.figures.style import Axes, DataFrame, Figure
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from scala_lab.curvature.spectrum import DensityResult
 
 
-@styled()
-def sharpness_bars(frame: pd.DataFrame, unit: str = "nats") -> Figure:
+@style.styled()
+def sharpness_bars(frame: DataFrame, unit: str = "nats") -> Figure:
     """Draw one bar per checkpoint: the mean of its top eigenvalues, a whisker of their standard deviation.
 
-    `frame` has one row per checkpoint and set of samples: checkpoint, eigenvalue, optionally converged. `unit` is the
-    loss's.
+    `frame` has one row per checkpoint and set of samples: checkpoint, eigenvalue, converged. `unit` is the loss's.
     """
-    require_columns(frame, "checkpoint", "eigenvalue")
+    style.require_columns(frame, "checkpoint", "eigenvalue", "converged")
     groups = list(frame.groupby("checkpoint", sort=False))
-    repeated = any(len(rows) > 1 for _, rows in groups)
-    figure = new_figure(6.4, 1.5 + 0.55 * len(groups))
+    figure = style.new_figure(6.4, 1.5 + 0.55 * len(groups))
     axes = figure.subplots()
     for row, (_, rows) in enumerate(groups):
         values = rows["eigenvalue"].to_numpy(float)
         mean, std = float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else 0.0
-        converged, text = all(_converged(rows)), f"{mean:.3g}"
-        _bar(axes, row, mean, 0.62, row, converged)
-        if std > 0:
+        decimals = max(0, 1 - math.floor(math.log10(std or 1.0)))  # two digits of the deviation
+        text = f"{mean:.{decimals}f} ± {std:.{decimals}f}" if std else f"{mean:.3g}"
+        _bar(axes, row, mean, 0.62, row, text, mean + std, rows["converged"].all())
+        if std:
             axes.errorbar(mean, row, xerr=std, color="black", capsize=4, linewidth=1.2)
-            decimals = max(0, 1 - math.floor(math.log10(std)))  # two digits of the deviation
-            text = f"{mean:.{decimals}f} ± {std:.{decimals}f}"
-        _annotate_bar(axes, max(mean + std, 0.0), row, text, converged)
-    label_rows(axes, [textwrap.fill(str(name), 28) for name, _ in groups])
-    over = "\nmean and standard deviation over disjoint sets of samples" if repeated else ""
+    style.label_rows(axes, [textwrap.fill(str(name), 28) for name, _ in groups])
+    over = "\nmean and standard deviation over disjoint sets of samples" if len(frame) > len(groups) else ""
     axes.set_xlabel(f"top eigenvalue ({unit} per squared unit of weight){over}")
     _fit_annotations(axes, frame["eigenvalue"].to_numpy(float))
     axes.set_title("Sharpness: top eigenvalue of the Hessian")
     return figure
 
 
-@styled()
-def sharpness_over_loss(frame: pd.DataFrame) -> Figure:
+@style.styled()
+def sharpness_over_loss(frame: DataFrame) -> Figure:
     """Draw top eigenvalues over the training loss, both on log scales: a mark per model and state, filled at the end.
 
     `frame` has one row per model and state: label, seed, state (`end` or another), loss and value. A thin line joins
     the states of one model.
     """
-    require_columns(frame, "label", "seed", "state", "loss", "value")
-    figure = new_figure(6.4, 4.6)
+    style.require_columns(frame, "label", "seed", "state", "loss", "value")
+    figure = style.new_figure(6.4, 4.6)
     axes = figure.subplots()
     for index, (label, points) in enumerate(frame.groupby("label", sort=False)):
         rows = points[(points["loss"] > 0) & (points["value"] > 0)]
-        style = line_style(index, linestyle="none", markersize=7)
-        style |= {"marker": "X"} if index >= len(MARKERS) else {}  # the marks of six labels are distinct
+        look = style.line_style(index, linestyle="none", markersize=7)
+        look |= {"marker": "X"} if index >= len(style.MARKERS) else {}  # the marks of six labels are distinct
         for state, marks in rows.groupby("state", sort=False):
-            fill, name = (style["color"], label) if state == "end" else ("white", f"{label}, {state}")
-            axes.plot(marks["loss"], marks["value"], label=str(name), **{**style, "markerfacecolor": fill})
+            fill, name = (look["color"], label) if state == "end" else ("white", f"{label}, {state}")
+            axes.plot(marks["loss"], marks["value"], label=str(name), **{**look, "markerfacecolor": fill})
         for _, path in rows.groupby("seed"):
-            axes.plot(path["loss"], path["value"], color=style["color"], linewidth=0.7)
+            axes.plot(path["loss"], path["value"], color=look["color"], linewidth=0.7)
     axes.set(xscale="log", yscale="log", xlabel="training loss (nats)", title="Sharpness over training loss")
     axes.set_ylabel("top eigenvalue (nats per squared unit of weight)")
     for axis, ends in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
-        ticks = round_numbers(*ends, (1, 2, 5))
-        axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
-        axis.set_ticks([], minor=True)
+        style.set_ticks(axis, style.round_numbers(*ends, (1, 2, 5)))
     axes.grid(axis="y")
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    style.legend_below(figure, 2)
     return figure
 
 
-@styled()
-def layer_bars(frame: pd.DataFrame, unit: str = "nats") -> Figure:
+@style.styled()
+def layer_bars(frame: DataFrame, unit: str = "nats") -> Figure:
     """Draw bars of alpha_i per layer, grouped by layer for several checkpoints; log scale where they span decades.
 
-    `frame` has one row per layer: layer, eigenvalue, optionally checkpoint and converged. kappa_alpha of each
+    `frame` has one row per checkpoint and layer: checkpoint, layer, eigenvalue, converged. kappa_alpha of each
     checkpoint is in the legend, of a single one below the title. `unit` is the loss's.
     """
-    require_columns(frame, "layer", "eigenvalue")
-    if "checkpoint" not in frame:
-        frame = frame.assign(checkpoint="")
+    style.require_columns(frame, "checkpoint", "layer", "eigenvalue", "converged")
     frame = frame.assign(layer=frame["layer"].str.replace(r".*?(\d+)$", r"layer \1", regex=True))  # bert.layer.3
     checkpoints = list(dict.fromkeys(frame["checkpoint"]))
     layers = sorted(dict.fromkeys(frame["layer"]), key=lambda name: name == "head")  # after those of the deepest model
-    values = frame["eigenvalue"].to_numpy(float)
-    height = 0.78 / len(checkpoints)
+    values, height = frame["eigenvalue"].to_numpy(float), 0.78 / len(checkpoints)
     from matplotlib.patches import Patch
 
-    figure = new_figure(6.4, 1.6 + len(layers) * (0.25 + 0.2 * len(checkpoints)) + 0.2 * (len(checkpoints) > 1))
+    figure = style.new_figure(6.4, 1.6 + len(layers) * (0.25 + 0.2 * len(checkpoints)) + 0.2 * (len(checkpoints) > 1))
     axes = figure.subplots()
-    logarithmic = values.min() > 0 and values.max() > 30 * values.min()
+    logarithmic = style.spans_decades(values)
     if logarithmic:
         axes.set_xscale("log")
         axes.set_xlim(values.min() / 3, values.max() * (values.max() / values.min()) ** 0.35)
     legend = []
     for index, (checkpoint, rows) in enumerate(frame.groupby("checkpoint", sort=False)):
-        for layer, value, converged in zip(rows["layer"], rows["eigenvalue"], _converged(rows), strict=True):
+        for layer, value, converged in rows[["layer", "eigenvalue", "converged"]].itertuples(index=False):
             y = layers.index(layer) + (index - (len(checkpoints) - 1) / 2) * height
-            _bar(axes, y, float(value), 0.92 * height, index, converged)
-            _annotate_bar(axes, max(float(value), 0.0), y, f"{value:.3g}", converged)
+            _bar(axes, y, value, 0.92 * height, index, f"{value:.3g}", value, converged)
         sizes = rows["eigenvalue"].abs()
         kappa = f"κ = {sizes.max() / sizes.min():.3g}" if sizes.min() > 0 else "κ infinite"
-        fill, label = bar_style(index), f"{checkpoint} ({kappa})" if checkpoint else kappa
-        legend.append(Patch(facecolor=fill["color"], edgecolor="black", hatch=fill["hatch"], label=label))
-    label_rows(axes, layers)
-    title = "Top eigenvalue of each layer's block of the Hessian"
+        label = f"{checkpoint} ({kappa})"
+        legend.append(Patch(**style.bar_style(index, linewidth=1.0), label=label))
+    style.label_rows(axes, layers)
+    below = "" if len(checkpoints) > 1 else f"\n{label}, the sharpest over the least sharp"
+    axes.set_title(f"Top eigenvalue of each layer's block of the Hessian{below}")
     axes.set_xlabel(f"top eigenvalue ({unit} per squared unit of weight)" + (", log scale" if logarithmic else ""))
     if len(checkpoints) > 1:
-        axes.set_title(title)
         meaning = "κ: the sharpest layer over the least sharp"
-        figure.legend(handles=legend, title=meaning, loc="outside lower center", ncols=min(len(legend), 3))
-    else:
-        axes.set_title(f"{title}\n{legend[0].get_label()}, the sharpest over the least sharp")
+        figure.legend(handles=legend, title=meaning, loc="outside lower center", ncols=3)
     if not logarithmic:
         _fit_annotations(axes, values)
     return figure
 
 
-@styled()
+@style.styled()
 def density_plot(result: DensityResult, title: str = "Spectral density of the Hessian", unit: str = "nats") -> Figure:
     """Draw the log density of the eigenvalues over a rug of the quadrature's nodes.
 
     A dashed line marks the height of a single eigenvalue: what lies below it is noise of the estimate.
     """
-    density, size = result.density, result.touched_size
+    top, size = float(result.density.max()), result.touched_size
     single = 1 / (size * result.width * np.sqrt(2 * np.pi))
-    figure = new_figure(6.8, 4.0)
+    figure = style.new_figure(6.8, 4.0)
     axes, rug = figure.subplots(2, 1, sharex=True, height_ratios=[12, 1])
-    floor = min(single, float(density.max())) / 10
-    axes.fill_between(result.grid, floor, np.maximum(density, floor), color=FILLS[4], linewidth=0)
-    axes.plot(result.grid, np.maximum(density, floor), **line_style(0, marker=""))
+    floor = min(single, top) / 10
+    density = np.maximum(result.density, floor)
+    axes.fill_between(result.grid, floor, density, color=style.FILLS[4], linewidth=0)
+    axes.plot(result.grid, density, **style.line_style(0, marker=""))
     box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
-    _mark_single_eigenvalue(axes, single, bbox=box)
-    _label_density(axes, rug, (floor, float(density.max()) * 4), unit)
+    _label_density(axes, rug, single, top, unit, bbox=box)
     share = f"{size:,} dimensions" + (f" of {result.full_size:,}" if result.untouched_share else "")
     axes.set_title(f"{textwrap.fill(title, 70)}\n{share}, kernel width {result.width:.2g}")
     rug.vlines(result.nodes, 0, 1, color="black", linewidth=0.7, alpha=0.6)
@@ -162,8 +137,8 @@ def density_plot(result: DensityResult, title: str = "Spectral density of the He
     return figure
 
 
-@styled()
-def density_lines(frames: Mapping[str, pd.DataFrame], *, single: float) -> Figure:
+@style.styled()
+def density_lines(frames: Mapping[str, DataFrame], *, single: float) -> Figure:
     """Draw log densities of several models' eigenvalues on one axis, smoothed by one kernel, over rugs of their nodes.
 
     `frames` has the quadrature of each model by its name: columns node and weight. `single` is the share of one
@@ -183,46 +158,35 @@ def density_lines(frames: Mapping[str, pd.DataFrame], *, single: float) -> Figur
     top = max(float(density.max()) for density in densities.values())
     height = single / (width * np.sqrt(2 * np.pi))
     floor = min(height, top) / 10
-    figure = new_figure(6.8, 4.4)
+    figure = style.new_figure(6.8, 4.4)
     axes, rug = figure.subplots(2, 1, sharex=True, height_ratios=[12, len(frames)])
     for index, (name, density) in enumerate(densities.items()):
-        style = line_style(index, marker="")
-        axes.plot(grid, np.where(density > floor, density, np.nan), label=name, **style)
-        rug.vlines(frames[name]["node"], index + 0.1, index + 0.9, color=style["color"], linewidth=0.8)
-    _mark_single_eigenvalue(axes, height)
-    _label_density(axes, rug, (floor, top * 4), "nats")
+        look = style.line_style(index, marker="")
+        axes.plot(grid, np.where(density > floor, density, np.nan), label=name, **look)
+        rug.vlines(frames[name]["node"], index + 0.1, index + 0.9, color=look["color"], linewidth=0.8)
+    _label_density(axes, rug, height, top, "nats")
     axes.set_title(f"Spectral density of the Hessian\nkernel width {width:.2g}")
     rug.set_ylim(len(frames), 0)
     rug.set_yticks(np.arange(len(frames)) + 0.5, list(frames), fontsize=8)
     rug.tick_params(axis="y", length=0)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    style.legend_below(figure, 3)
     return figure
 
 
-def _converged(rows: pd.DataFrame) -> list[bool]:
-    return [bool(value) for value in rows["converged"]] if "converged" in rows else [True] * len(rows)
-
-
-def _bar(axes: Axes, y: float, value: float, height: float, index: int, converged: bool) -> None:
-    """Draw a bar; an empty dashed one where the solver did not converge."""
-    style = bar_style(index) if converged else bar_style(index, color="white", linestyle="--")
-    axes.barh(y, value, height, **style)
-
-
-def _annotate_bar(axes: Axes, value: float, y: float, text: str, converged: bool) -> None:
-    text = text if converged else f"{text}, not converged"
+def _bar(axes: Axes, y: float, value: float, height: float, index: int, text: str, end: float, sure: bool) -> None:
+    """Draw a bar with a text beside its end, or 0; an empty dashed one where the solver did not converge."""
+    axes.barh(y, value, height, **style.bar_style(index, **({} if sure else {"facecolor": "white", "linestyle": "--"})))
+    text = text if sure else f"{text}, not converged"
     place: dict[str, Any] = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
-    axes.annotate(text, (value, y), fontsize=9, annotation_clip=False, **place)
+    axes.annotate(text, (max(end, 0.0), y), fontsize=9, annotation_clip=False, **place)
 
 
-def _mark_single_eigenvalue(axes: Axes, height: float, **style: Any) -> None:
-    axes.axhline(height, color="black", linestyle="--", linewidth=0.9)
-    style |= {"xycoords": ("axes fraction", "data"), "xytext": (-2, 3), "textcoords": "offset points", "ha": "right"}
-    axes.annotate("height of a single eigenvalue", (1, height), fontsize=8, **style)
-
-
-def _label_density(axes: Axes, rug: Axes, limits: tuple[float, float], unit: str) -> None:
-    axes.set(yscale="log", ylim=limits, ylabel="density (share per unit of eigenvalue)")
+def _label_density(axes: Axes, rug: Axes, single: float, top: float, unit: str, **look: Any) -> None:
+    """Mark the height of a single eigenvalue, which decides where the axis starts, and label the axes."""
+    axes.axhline(single, color="black", linestyle="--", linewidth=0.9)
+    look |= {"xycoords": ("axes fraction", "data"), "xytext": (-2, 3), "textcoords": "offset points", "ha": "right"}
+    axes.annotate("height of a single eigenvalue", (1, single), fontsize=8, **look)
+    axes.set(yscale="log", ylim=(min(single, top) / 10, top * 4), ylabel="density (share per unit of eigenvalue)")
     rug.set_xlabel(f"eigenvalue ({unit} per squared unit of weight)")
 
 

@@ -5,23 +5,20 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from scala_lab.report.figures.style import COLOURS, label_rows, new_figure, styled
+from scala_lab.report.figures import style
+from scala_lab.report.figures.style import Axes, Figure
 from scala_lab.study.statistics import FACTOR
 from scala_lab.study.verdicts import NO_EFFECT, NOT_TESTABLE, ClaimRecord, Part, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SIGNS: dict[Verdict, str] = {"supported": "✓", NO_EFFECT: "○", "reversed": "✗", "undecided": "~", NOT_TESTABLE: "·"}
 """The sign before each verdict, so that it can be read without colour."""
 LOOKS: dict[Verdict, dict[str, Any]] = {
     "supported": {"color": "#1b6e41", "marker": "o"},
-    NO_EFFECT: {"color": COLOURS[0], "marker": "o", "markerfacecolor": "white"},
+    NO_EFFECT: {"color": style.COLOURS[0], "marker": "o", "markerfacecolor": "white"},
     "reversed": {"color": "#9c2b1b", "marker": "X"},
     "undecided": {"color": "#8a6400", "marker": "s", "markerfacecolor": "white"},
     NOT_TESTABLE: {"color": "#a3a3a3", "marker": "x"},
@@ -30,7 +27,7 @@ UNITS = {"points": "points", FACTOR: "factor, log scale", "": "plain number"}
 BAND, MAX_LABEL = "#d5deea", 62
 
 
-@styled()
+@style.styled()
 def forest_figure(claims: Sequence[ClaimRecord]) -> Figure:
     """Draw a row per part of each claim: differences in points on one axis, factors on a logarithmic one beside it.
 
@@ -57,14 +54,14 @@ def forest_figure(claims: Sequence[ClaimRecord]) -> Figure:
 def draw_rows(parts: Sequence[Part], looks: Sequence[Mapping[str, Any]], labels: list[str], height: float) -> Figure:
     """Draw a row per part, in the panel of its unit."""
     units = [unit for unit in UNITS if any(part.estimate.unit == unit for part in parts)]
-    figure = new_figure(5.0 + 2.8 * len(units), 2.0 + height * len(parts))
+    figure = style.new_figure(5.0 + 2.8 * len(units), 2.0 + height * len(parts))
     for axes, unit in zip(figure.subplots(1, len(units), squeeze=False, sharey=True)[0], units, strict=True):
         axes.set_label(unit)
         _set_axis(axes, [part for part in parts if part.estimate.unit == unit])
         for row, (part, look) in enumerate(zip(parts, looks, strict=True)):
             if part.estimate.unit == unit:
                 _draw_part(axes, row, part, look)
-        label_rows(axes, labels)
+        style.label_rows(axes, labels)
         axes.tick_params(labelleft=unit == units[0])
     return figure
 

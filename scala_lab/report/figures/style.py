@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from scala_lab.errors import UserError
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
+    from pandas import DataFrame, Series
+else:
+    Axes = Axis = Normalize = Figure = DataFrame = Series = Any  # only named in signatures: to import them takes long
 
 COLOURS = ("#0b2f66", "#d1660a", "#5c8a3a", "#a83279", "#7a7f85", "#3aa0c9")
 """Of lines; colours of similar lightness differ in dash and marker."""
@@ -30,37 +36,19 @@ COLOURMAP = "cividis"
 BAD = "#d9d9d9"
 """Where a surface has no finite value."""
 
-SETTINGS: dict[Any, Any] = {
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.labelsize": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": False,
-    "grid.color": "#cccccc",
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    "xtick.labelsize": 9,
-    "ytick.labelsize": 9,
-    "hatch.linewidth": 0.7,
-    "lines.linewidth": 1.6,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "scala-lab",
-    "figure.facecolor": "white",
-}
+STYLE_FILE = Path(__file__).with_name("scala_lab.mplstyle")
 
 
 @contextmanager
 def styled() -> Iterator[None]:
     """Apply the shared settings while a figure is drawn or saved, then restore the user's own."""
-    import matplotlib
+    import matplotlib.style
 
-    with matplotlib.rc_context(SETTINGS):
+    with matplotlib.style.context(STYLE_FILE):
         yield
 
 
-def require_columns(frame: pd.DataFrame, *columns: str) -> None:
+def require_columns(frame: DataFrame, *columns: str) -> None:
     """Refuse a table that is empty or lacks a column that the figure needs."""
     for column in columns:
         if column not in frame:
@@ -75,7 +63,7 @@ def line_style(index: int, **changes: Any) -> dict[str, Any]:
     return {"color": colour, "linestyle": dash, "marker": marker, "markerfacecolor": "white", **changes}
 
 
-def line_with_band(axes: Axes, x: pd.Series, rows: pd.DataFrame, label: str, style: dict[str, Any]) -> None:
+def line_with_band(axes: Axes, x: Series, rows: DataFrame, label: str, style: dict[str, Any]) -> None:
     """Draw a line through the column `value` of rows, in a band from `low` to `high` where they have those columns."""
     axes.plot(x, rows["value"], label=label, **style)
     if {"low", "high"} <= set(rows):
@@ -85,7 +73,13 @@ def line_with_band(axes: Axes, x: pd.Series, rows: pd.DataFrame, label: str, sty
 def bar_style(index: int, **changes: Any) -> dict[str, Any]:
     """Return fill, hatch and edge of the index-th kind of bar of a figure."""
     fill, hatch = FILLS[index % len(FILLS)], HATCHES[index % len(HATCHES)]
-    return {"color": fill, "hatch": hatch, "edgecolor": "black", "linewidth": 0.8, **changes}
+    return {"facecolor": fill, "hatch": hatch, "edgecolor": "black", "linewidth": 0.8, **changes}
+
+
+def spans_decades(values: np.ndarray) -> bool:
+    """Whether all finite values are positive and small ones would vanish on a linear scale."""
+    finite = values[np.isfinite(values)]
+    return len(finite) > 0 and bool(finite.min() > 0 and finite.max() > 30 * finite.min())
 
 
 def round_numbers(low: float, high: float, digits: Iterable[int]) -> list[float]:
@@ -93,6 +87,23 @@ def round_numbers(low: float, high: float, digits: Iterable[int]) -> list[float]
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     numbers = [digit * 10.0**power for power in powers for digit in digits]
     return [number for number in numbers if low <= number <= high]
+
+
+def set_ticks(axis: Axis, ticks: Sequence[float]) -> None:
+    """Mark some numbers on an axis, written plainly, and nothing between them."""
+    axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.set_ticks([], minor=True)
+
+
+def legend_below(figure: Figure, ncols: int, looks: Mapping[str, dict[str, Any]] | None = None, **style: Any) -> None:
+    """Explain all labels of a figure below it, each once, and then black lines by their looks."""
+    from matplotlib.lines import Line2D
+
+    handles: dict[str, Any] = {}
+    for axes in figure.axes:
+        handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    handles |= {name: Line2D([], [], color="black", **look) for name, look in (looks or {}).items()}
+    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=ncols, **style)
 
 
 def label_rows(axes: Axes, labels: list[str]) -> None:
