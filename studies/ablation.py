@@ -10,7 +10,7 @@ from scala_lab.study.statistics import paired_difference, paired_ratio
 from scala_lab.study.tables import accuracy_findings
 from scala_lab.study.variants import LAMB, SCALA_OTHER, SCALA_TUNED, SMALL_BATCH, WITHOUT_DELAY, arm_cells
 from scala_lab.study.verdicts import EQUAL, SLACK, Claim, ClaimRecord, effect, equivalent, record, within
-from studies._paper_tables import TABLE_3, paper_table
+from studies._paper_tables import paper_table
 
 WITHOUT_GROUPS = SCALA_TUNED.but("without group-wise rates", optimizer="adamw")
 WITHOUT_NOISE = LAMB.but("without PGA-1")
@@ -19,8 +19,6 @@ SLOWER_WITHOUT_DELAY = (1.5 / SLACK, 1.9 * SLACK)
 
 C11 = Claim(
     id="C11",
-    source="Table 3",
-    study="ablation",
     statement="Without delay ScaLA is 1.5 to 1.9 times slower and hardly more accurate; without group-wise rates, or "
     "without PGA-1, it is less accurate.",
     paper="1.5-1.9x and +0.1 points; -0.2 points; -0.8 points",
@@ -49,7 +47,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         shown=("forward_passes", "score", "dev"),
         against=SCALA_TUNED.method,
         title="ScaLA without its parts",
-        tables=[paper_table(3, TABLE_3)],
+        tables=[paper_table(3)],
         found="Without delay: {} the forward passes and {}; without group-wise rates {}; without PGA-1 {}.",
     )
 

@@ -17,8 +17,6 @@ PAPER_GAINS = {LAMB.method: (1.05, 0.7), BASELINE.method: (0.65, 1.1)}
 
 C16 = Claim(
     id="C16",
-    source="Figure 7",
-    study="batch_sizes",
     statement="Accuracy falls as the batch grows, and ScaLA stays above LAMB and the baseline at every large batch.",
     paper="at 8K: 84.4 / 83.9 / 83.5 (MNLI), 92.6 / 91.7 / 91.3 (SST-2) for ScaLA / LAMB / baseline",
     rule="The slope of the baseline's accuracy per doubling of B, one per seed, is an effect at least half as large as "

@@ -37,7 +37,6 @@ SMALL_SHARE = 0.1
 C21 = Claim(
     id="C21",
     source="ours, on Section 5 and the appendix on hyperparameters",
-    study="dropout_confound",
     statement="With the paper's rho and omega, what regularises is that two passes draw different dropout masks, not "
     "the noise.",
     paper="rho 1e-4 and omega 1e-5, dropout not spoken of; +0.8 points over LAMB",

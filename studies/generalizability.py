@@ -27,8 +27,6 @@ HALF_STEP = 0.5
 
 C3 = Claim(
     id="C3",
-    source="Figure 1(b)",
-    study="generalizability",
     statement="The best learning rate grows about with the square root of the batch size.",
     paper="roughly sqrt(B) over B = 1K to 8K, not always",
     rule="The exponent of B in the best rate, from a least-squares line through the logarithms, lies within {} to {}. "
@@ -38,8 +36,6 @@ C3 = Claim(
 )
 C4 = Claim(
     id="C4",
-    source="Figure 1(b)",
-    study="generalizability",
     statement="Large batches are less accurate than the small one at their best rates, the more so the larger.",
     paper="the gap to B=32 grows from 1K to 8K; on MNLI it is 0.5 at 1K (Table 2) and 1.3 at 8K (Figure 7)",
     rule="The mean gap of the large batches to the small one, and the slope of accuracy over the large ones per "

@@ -12,7 +12,7 @@ from scala_lab.study.statistics import paired_difference
 from scala_lab.study.tables import accuracy_findings
 from scala_lab.study.variants import BASELINE, SCALA_TUNED, SMALL_BATCH, arm_cells
 from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, effect, equivalent, record
-from studies._paper_tables import TABLE_6, paper_table
+from studies._paper_tables import paper_table
 
 TUNED = (BASELINE.but("baseline, tuned rate"), SCALA_TUNED.but("ScaLA, tuned rate"))
 RULED = (BASELINE.but("baseline, rule's rate"), SCALA_TUNED.but("ScaLA, rule's rate"))
@@ -20,8 +20,6 @@ PAPER_NOTE = "The tuned baseline at B=1024 has 88.5 here and 88.4 in the paper's
 
 C18 = Claim(
     id="C18",
-    source="Table 6",
-    study="lr_scaling",
     statement="For ScaLA the square-root rule serves as well as tuning the rate.",
     paper="89.7 by rule, 89.4 tuned",
     rule=f"ScaLA at the rule's rate minus ScaLA at the tuned rate is equal to 0 within {EQUAL} points. Where both "
@@ -29,8 +27,6 @@ C18 = Claim(
 )
 C25 = Claim(
     id="C25",
-    source="Table 6",
-    study="lr_scaling",
     statement="With the square-root rule's rate the large-batch baseline stays below the small batch.",
     paper="88.7 against 89.4",
     rule="The baseline at the large batch size and the rule's rate minus the baseline at the small batch size is an "
@@ -60,7 +56,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         title="The rule's rate and the tuned one",
         tables=[
             Tabulation("rates", rate_table(frame), "Table 6: the rates behind it, by task."),
-            paper_table(6, TABLE_6, notes=[PAPER_NOTE]),
+            paper_table(6, [PAPER_NOTE]),
         ],
         found="ScaLA with the rule's rate minus ScaLA tuned: {}; the baseline with the rule's rate minus the small "
         "batch: {}.",

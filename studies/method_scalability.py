@@ -97,7 +97,6 @@ def _sentence(lines: DataFrame) -> str:
 C14 = Claim(
     id="C14",
     source="Figure 5, Section 5",
-    study="method_scalability",
     statement="All large-batch methods scale to 32 workers, and the delayed start of the noise saves most on 1 to 16.",
     paper="the four large-batch lines fall up to 32 workers, where they meet",
     rule=f"Per doubling of workers each large-batch line falls by a factor above {GAIN}; without delay over with delay "

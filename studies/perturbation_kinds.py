@@ -11,15 +11,13 @@ from scala_lab.study.statistics import paired_difference
 from scala_lab.study.tables import accuracy_findings
 from scala_lab.study.variants import BASELINE, EFFECTIVE, GAUSSIAN, LAMB, ONE_DRAW, RDROP, SCALA, TWO_DRAWS, arm_cells
 from scala_lab.study.verdicts import Claim, ClaimRecord, effect, record
-from studies._paper_tables import TABLE_5, paper_table
+from studies._paper_tables import paper_table
 
 SCALA_LP = SCALA.but("ScaLA (LP)")
 SCALA_GT = SCALA.but("ScaLA (GT)", target="GT")
 
 C13 = Claim(
     id="C13",
-    source="Table 5",
-    study="perturbation_kinds",
     statement="Noise along the label probability helps more than noise along the true label, that more than Gaussian "
     "noise, and that more than none.",
     paper="89.4 / 89.0 / 88.7 / 88.4",
@@ -50,7 +48,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         index=("method",),
         against=LAMB.method,
         title="Kinds of perturbation",
-        tables=[paper_table(5, TABLE_5, ("method",))],
+        tables=[paper_table(5)],
         found="LP minus GT {}; GT minus Gaussian {}; Gaussian minus none {}.",
     )
 

@@ -18,8 +18,6 @@ PANELS = {ACCURACY: "score", "cost (forward passes over the rows)": "forward_pas
 
 C8 = Claim(
     id="C8",
-    source="Figure 4",
-    study="perturbation_steps",
     statement="More than one ascent step costs linearly more and gains no accuracy.",
     paper="cost grows almost linearly with T; the best accuracy is at T=1 (QNLI)",
     rule="Forward passes at the largest T over those at T=1 above 1; where three T were run, those that a further step "

@@ -155,7 +155,6 @@ def _sentence(table: DataFrame) -> str:
 C1 = Claim(
     id="C1",
     source="Figure 1(a), Section 3",
-    study="scalability",
     statement="At the small batch size time stops falling at about 4 workers; without communication it goes on.",
     paper="B=32: plateau from 4 of 32 workers on",
     rule=f"Per doubling of workers: beyond {KNEE} the time falls by a factor below {GAIN}, up to {KNEE} and without "
@@ -182,7 +181,6 @@ def c1(frame: DataFrame) -> ClaimRecord:
 C2 = Claim(
     id="C2",
     source="Figure 1(a), Section 3",
-    study="scalability",
     statement="At the large batch size time keeps falling up to 32 workers.",
     paper="B=1K: falls from 1 to 32 workers",
     rule=f"Per doubling of workers, over all and over the last, the time falls by a factor above {GAIN}. The unit is "

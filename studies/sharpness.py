@@ -265,7 +265,6 @@ def _bars(done: DataFrame) -> Any:
 C5 = Claim(
     id="C5",
     source="Figure 1(c), Section 3",
-    study="sharpness",
     statement="A model trained with a large batch ends in a sharper place than one trained with a small batch, and its "
     "sharpness varies more between samples.",
     paper="top eigenvalue 2.6x, deviation 3.9x",
@@ -277,7 +276,6 @@ C5 = Claim(
 C6 = Claim(
     id="C6",
     source="Figure 1(c), Section 5",
-    study="sharpness",
     statement="ScaLA ends in a place much less sharp than the large-batch baseline does, and a little less sharp than "
     "the small-batch baseline.",
     paper="6.9x smaller than at the large batch, 2.6x of which is the small batch's, but 'slightly' below that",

@@ -14,8 +14,6 @@ from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, at_most, effect,
 
 C17 = Claim(
     id="C17",
-    source="Figure 8",
-    study="switch_point",
     statement="Noise from the start gains little, noise from a middle t_s on gains most, noise too late loses again.",
     paper="accuracy rises with t_s and falls when it is late (MNLI, SST-2; curves without numbers)",
     rule=f"Noise from the start minus LAMB is at most {EQUAL} points, half of what the paper claims for ScaLA; the "

@@ -104,7 +104,6 @@ def _fused_sentence(rows: DataFrame) -> str:
 C7 = Claim(
     id="C7",
     source="Figure 3, Section 4",
-    study="time_breakdown",
     statement="PGA-1 costs about three forward passes, doubles the backward pass and leaves the optimizer alone; a "
     "step takes at least twice as long.",
     paper="3 forward passes; backward about 2x; optimizer 1x; in all at least 2x",

@@ -15,8 +15,6 @@ LONGER = "baseline, longer"
 
 C15 = Claim(
     id="C15",
-    source="Figure 6",
-    study="train_longer",
     statement="Training the large-batch baseline for twice the epochs does not reach ScaLA's accuracy.",
     paper="hardly 84 after 12 epochs against 85.2 after 6 (MNLI, B=2K)",
     rule="ScaLA minus the baseline trained longer is an effect at least half as large as the paper's 1.2 points. ScaLA "

@@ -85,6 +85,10 @@ class Study:
     paper_found: str = ""  # what the paper reports, in our words and its figures
     claims: Sequence[Claim] = ()  # the claims that it judges
 
+    def __post_init__(self) -> None:
+        for claim in self.claims:
+            claim.source, claim.study = claim.source or self.source, claim.study or self.name
+
 
 def main(study: Study, argv: Sequence[str] | None = None) -> int:
     """Run a study's module as a program: `python -m studies.sharpness` is `scala-lab study sharpness`."""
