@@ -91,14 +91,14 @@ def answers(rng: np.random.Generator, arms: Mapping[str, tuple[float, float]], s
 
 def one_effect(frame: Frame, level: float) -> ClaimRecord:
     """ScaLA is more accurate than LAMB, by 0.8 points."""
-    return record(CLAIM, [effect("ScaLA minus LAMB", paired_difference(frame, "ScaLA", "reference", level=level), 0.8)])
+    return record(CLAIM, [effect("ScaLA minus LAMB", paired_difference(frame, "ScaLA", "reference").at(level), 0.8)])
 
 
 def several_parts(frame: Frame, level: float) -> ClaimRecord:
     """ScaLA is more accurate than LAMB, the baseline and one draw; LAMB is no worse than the baseline (as C10)."""
 
     def minus(left: str, right: str) -> tuple[str, object]:
-        return f"{left} minus {right}", paired_difference(frame, left, right, level=level)
+        return f"{left} minus {right}", paired_difference(frame, left, right).at(level)
 
     return record(
         CLAIM,
@@ -113,14 +113,14 @@ def several_parts(frame: Frame, level: float) -> ClaimRecord:
 
 def equivalence(frame: Frame, level: float) -> ClaimRecord:
     """FreeLB is as accurate as ScaLA (as C12)."""
-    difference = paired_difference(frame, "FreeLB", "reference", level=level)
+    difference = paired_difference(frame, "FreeLB", "reference").at(level)
     return record(CLAIM, [equivalent("FreeLB minus ScaLA", difference, EQUAL)])
 
 
 def ratios(frame: Frame, level: float) -> ClaimRecord:
     """A large batch is sharper than a small one, and varies more between samples (as C5)."""
     parts = [
-        effect(value, paired_ratio(frame, "large", "small", value=value, level=level), paper)
+        effect(value, paired_ratio(frame, "large", "small", value=value).at(level), paper)
         for value, paper in (("eigenvalue", 2.6), ("deviation", 3.9))
     ]
     return record(CLAIM, parts)
@@ -128,7 +128,7 @@ def ratios(frame: Frame, level: float) -> ClaimRecord:
 
 def slope(frame: Frame, level: float) -> ClaimRecord:
     """Accuracy falls by 0.2 points per doubling of the batch (as C4)."""
-    return record(CLAIM, [effect("slope per doubling", slope_per_doubling(frame, level=level), -0.2)])
+    return record(CLAIM, [effect("slope per doubling", slope_per_doubling(frame).at(level), -0.2)])
 
 
 def make_effect(rng: np.random.Generator, truth: Truth, seeds: int) -> Frame:

@@ -3,8 +3,6 @@
 The tables are files: studies/paper/table_1.csv and so on, with the columns of ours.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,10 +1,8 @@
 """Table 3: what does each part of ScaLA contribute, and what does it cost?"""
 
-from __future__ import annotations
-
 from functools import partial
 
-from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, main
+from scala_lab.study import Cell, DataFrame, Findings, Profile, declare
 from scala_lab.study.gates import accuracy_gates
 from scala_lab.study.statistics import paired_difference, paired_ratio
 from scala_lab.study.tables import accuracy_findings
@@ -40,8 +38,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         profile,
         frame,
         [c11],
-        about="Table 3",
-        caption=f"ScaLA at B={profile.large_batch} without each of its parts.",
+        caption=f"Table 3: ScaLA at B={profile.large_batch} without each of its parts.",
         note="Without PGA-1 the step is LAMB's to the bit, so that row is LAMB's runs. Without group-wise rates the "
         "optimizer is AdamW at its own rate.",
         shown=("forward_passes", "score", "dev"),
@@ -69,17 +66,11 @@ def c11(frame: DataFrame) -> ClaimRecord:
     return record(C11, parts, accuracy_gates(frame, (scala, delay, groups, noise)))
 
 
-STUDY = Study(
-    name="ablation",
+STUDY = declare(
+    __name__,
     title="Parts of ScaLA",
     question="What does each part of ScaLA contribute, and what does it cost?",
-    cells=cells,
-    analyse=analyse,
     source="Table 3",
     paper_found="Without delay 1.5 to 1.9 times slower for +0.1 points; without group-wise rates -0.2; without PGA-1 "
     "-0.8, which is LAMB's row to the digit.",
-    claims=(C11,),
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main(STUDY))

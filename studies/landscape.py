@@ -1,20 +1,15 @@
 """The loss around the checkpoint of each method: along its top eigenvector, and over a random plane."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from scala_lab.report.figures.landscape import side_by_side, slice_1d_plot
-from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, RunResult, Tabulation, declare
 from scala_lab.study.tables import data_frame
 from studies._checkpoints import RATE_NOTE, SIDE_BY_SIDE, measured_cells, run_cells
-
-if TYPE_CHECKING:
-    from scala_lab.training.run_dir import RunResult
 
 LINE, PLANE = {"line_points": 31, "line_reach": 1.0}, {"plane_points": 11, "plane_reach": 1.0}
 X_LABEL = "random direction 1 (in weight norms, row by row)"
@@ -118,13 +113,8 @@ def _slice(run: dict[str, Any], kind: str, *axes: str) -> DataFrame:
     return data_frame({name: np.array(run[f"{kind}_{name}"], dtype=float) for name in (*axes, "loss", "accuracy")})
 
 
-STUDY = Study(
-    name="landscape",
+STUDY = declare(
+    __name__,
     title="Loss landscape",
     question="Is the loss around a large-batch model steeper than around a small-batch one and ScaLA's, by eye?",
-    cells=cells,
-    analyse=analyse,
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main(STUDY))

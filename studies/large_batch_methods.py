@@ -4,11 +4,9 @@ Beside the paper's three stand methods that a reader would ask for today: SAM, F
 acts.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
-from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, main
+from scala_lab.study import Cell, DataFrame, Findings, Profile, declare
 from scala_lab.study.gates import accuracy_gates
 from scala_lab.study.statistics import paired_difference
 from scala_lab.study.tables import accuracy_findings
@@ -42,8 +40,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         profile,
         frame,
         [c10],
-        about="Table 2",
-        caption=f"steps and accuracy (%) of large-batch methods at B={profile.large_batch}.",
+        caption=f"Table 2: steps and accuracy (%) of large-batch methods at B={profile.large_batch}.",
         note="Baseline, FreeLB and SAM train with AdamW, the others with LAMB.",
         index=INDEX,
         shown=("steps", "score", "dev"),
@@ -70,16 +67,10 @@ def c10(frame: DataFrame) -> ClaimRecord:
     return record(C10, parts, accuracy_gates(frame, (scala, lamb, baseline)))
 
 
-STUDY = Study(
-    name="large_batch_methods",
+STUDY = declare(
+    __name__,
     title="Large-batch methods",
     question="Which method is most accurate at one large batch size?",
-    cells=cells,
-    analyse=analyse,
     source="Table 2",
     paper_found="Averages at B=1K: ScaLA 89.4, LAMB 88.6, baseline 88.4 (BERT-base); 92.9, 92.1, 92.1 (RoBERTa-large).",
-    claims=(C10,),
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main(STUDY))

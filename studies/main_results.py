@@ -5,8 +5,6 @@ P workers is made of plain steps up to ScaLA's delay and of steps with noise aft
 cores they are projected from a calibration, which decides nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from functools import partial
@@ -15,20 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Findings, Profile, Tabulation, declare, variants
 from scala_lab.study.gates import Gate, accuracy_gates
 from scala_lab.study.statistics import FACTOR, Estimate, contrast, paired_difference
 from scala_lab.study.tables import data_frame, notes, table_by_task
-from scala_lab.study.variants import (
-    EFFECTIVE,
-    LAMB,
-    SCALA,
-    SCALA_OTHER,
-    SCALA_TUNED,
-    SMALL_BATCH,
-    arm_cells,
-    tuned_settings,
-)
+from scala_lab.study.variants import EFFECTIVE, LAMB, SCALA, SCALA_OTHER, SCALA_TUNED, SMALL_BATCH, arm_cells
 from scala_lab.study.verdicts import EQUAL, SLACK, Claim, ClaimRecord, effect, judge, no_worse, record, within
 from scala_lab.timing.calibration import WITHIN, Calibration
 from scala_lab.timing.model import even_load
@@ -171,7 +160,7 @@ def _mixtures(profile: Profile, cell: dict[str, Any]) -> Iterator[tuple[tuple[st
         plain = f"{task} {SMALL_BATCH.method}"
         yield (model, task, SMALL_BATCH.method, small), plain, plain, 0.0
         for row in (SCALA_TUNED, SCALA_OTHER, EFFECTIVE):
-            settings, _ = tuned_settings(profile, row, large, task, model)
+            settings, _ = variants.tuned_settings(profile, row, large, task, model)
             noisy = f"{task} {(EFFECTIVE if row is EFFECTIVE else SCALA).method} with noise"
             share = max(0.0, 1 - settings["delay"] / profile.settings["epochs"])
             yield (model, task, row.method, large), f"{task} {LAMB.method}", noisy, share
@@ -270,17 +259,11 @@ def c26(frame: DataFrame) -> ClaimRecord:
     return record(C26, parts, gates)
 
 
-STUDY = Study(
-    name="main_results",
+STUDY = declare(
+    __name__,
     title="Adaptation time and accuracy",
     question="How much faster is ScaLA with large batches than the small-batch baseline, and is it as accurate?",
-    cells=cells,
-    analyse=analyse,
     source="Table 1",
     paper_found="On 32 GPUs ScaLA at B=1K is 2.7 to 9.8 times faster than the baseline at B=32, with the same average "
     "for BERT-base (89.4; the text once says 88.4) and a higher one for RoBERTa-large (92.9 against 92.5).",
-    claims=(C9, C23, C24, C26),
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main(STUDY))

@@ -3,9 +3,7 @@
 All kinds branch off LAMB's runs at the paper's later t_s, so that they differ in the noise alone.
 """
 
-from __future__ import annotations
-
-from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, main
+from scala_lab.study import Cell, DataFrame, Findings, Profile, declare
 from scala_lab.study.gates import accuracy_gates
 from scala_lab.study.statistics import paired_difference
 from scala_lab.study.tables import accuracy_findings
@@ -39,8 +37,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         profile,
         frame,
         [c13],
-        about="Table 5",
-        caption=f"accuracy (%) by kind of perturbation at B={profile.large_batch}.",
+        caption=f"Table 5: accuracy (%) by kind of perturbation at B={profile.large_batch}.",
         note="The baseline is AdamW, all other rows LAMB. Beyond the paper: 'two draws, no noise': the divergence of "
         "two dropout draws alone; 'noise, one draw': the paper's noise with shared masks; ScaLA-effective: noise large "
         "enough to act, from the earlier t_s on; R-Drop as published: two draws from the first step on, both of which "
@@ -66,16 +63,10 @@ def c13(frame: DataFrame) -> ClaimRecord:
     return record(C13, parts, accuracy_gates(frame, arms))
 
 
-STUDY = Study(
-    name="perturbation_kinds",
+STUDY = declare(
+    __name__,
     title="Kinds of perturbation",
     question="Does the direction of the noise matter: none, random, along the true label, along the prediction?",
-    cells=cells,
-    analyse=analyse,
     source="Table 5",
     paper_found="Averages: LP 89.4, GT 89.0, Gaussian 88.7, none 88.4.",
-    claims=(C13,),
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main(STUDY))

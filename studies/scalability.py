@@ -1,12 +1,10 @@
 """Figure 1(a): how the time of an epoch falls with the number of workers, at a small and a large batch size."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 
 from scala_lab.report.figures.timing import exchange_bars, worker_lines
-from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Tabulation, declare
 from scala_lab.study.variants import BASELINE
 from scala_lab.study.verdicts import Claim, ClaimRecord, at_most, judge, record, within
 from scala_lab.timing.calibration import WITHIN
@@ -202,17 +200,11 @@ def c2(frame: DataFrame) -> ClaimRecord:
     return record(C2, parts, [timings.workers_gate(counts, PAPER_WORKERS)])
 
 
-STUDY = Study(
-    name="scalability",
+STUDY = declare(
+    __name__,
     title="Scalability",
     question="Does more workers mean less time, at a small and at a large batch size?",
-    cells=cells,
-    analyse=analyse,
     source="Figure 1(a)",
     paper_found="BERT-base on MNLI: at B=32 time falls up to 4 GPUs and no further, because communication dominates; "
     "at B=1K it falls up to 32.",
-    claims=(C1, C2),
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main(STUDY))

@@ -26,6 +26,7 @@ import numpy as np
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError, nearest
 from scala_lab.methods.cost import forward_passes
+from scala_lab.study.verdicts import Claim, ClaimRecord
 from scala_lab.sweep.cells import Cell
 from scala_lab.sweep.store import Records
 
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from scala_lab.study.profiles import Profile
-    from scala_lab.study.verdicts import Claim, ClaimRecord
+    from scala_lab.training.run_dir import RunResult
 else:
-    DataFrame = Any  # only named in signatures: importing pandas would add half a second to `scala-lab study --list`
+    DataFrame = RunResult = Any  # only named in signatures: pandas would add half a second to `scala-lab study --list`
 
 
 @dataclass(frozen=True)
@@ -91,10 +92,24 @@ class Study:
 
 
 def main(study: Study, argv: Sequence[str] | None = None) -> int:
-    """Run a study's module as a program: `python -m studies.sharpness` is `scala-lab study sharpness`."""
+    """Carry out a study by the flags of `scala-lab study`, for the last lines of a study's file."""
     from scala_lab.cli import main as run_command
 
     return run_command(["study", reference_of(study), *(sys.argv[1:] if argv is None else argv)])
+
+
+def declare(module: str, **about: Any) -> Study:
+    """Return the study of a module: its functions `cells` and `analyse`, the claims in it, and other fields by name.
+
+    A module that is run as a program carries it out: `python -m studies.sharpness` is `scala-lab study sharpness`.
+    """
+    members = vars(sys.modules[module])
+    claims = tuple(value for value in members.values() if isinstance(value, Claim))
+    name, functions = Path(members["__file__"]).stem, {key: members[key] for key in ("cells", "analyse")}
+    study = Study(name, claims=claims, **functions, **about)
+    if module == "__main__":
+        raise SystemExit(main(study))
+    return study
 
 
 PACKAGE = "studies"
@@ -227,7 +242,7 @@ def _run_columns(record: Mapping[str, Any] | None) -> dict[str, Any]:
         "score_split": score_split,
         "dev": percents[f"{first_split}_{first_metric}"],
         "rows": rows,
-        "correct": None if packed is None else _unpacked(packed, rows),
+        "correct": packed and np.unpackbits(np.frombuffer(base64.b64decode(packed), np.uint8), count=rows),
         "train_loss": record.get("losses", {}).get("train", math.nan),
         "chance_loss": chance.get("loss", math.nan),
         "chance_score": 100 * chance.get("score", math.nan),
@@ -245,10 +260,6 @@ def _run_columns(record: Mapping[str, Any] | None) -> dict[str, Any]:
         "noise_start": _nan_if_none(record.get("noise_start")),
         "epochs": record["epochs"],
     }
-
-
-def _unpacked(packed: str, rows: int) -> np.ndarray:
-    return np.unpackbits(np.frombuffer(base64.b64decode(packed), np.uint8), count=rows)
 
 
 def _nan_if_none(value: float | None) -> float:

@@ -126,13 +126,12 @@ def _clear_of_chance(runs: pd.DataFrame) -> Gate:
     error = 100 * np.sqrt((share * (1 - share)).where((share > 0) & (share < 1), 1.0) / rows)
     above = (runs["score"] - runs["chance_score"]) / error
     found = [
-        f"{run['name']} (seed {run['seed']:g}) scores {run['score']:.1f}%, chance {100 * chance:.1f}% ± {width:.1f}"
-        if math.isfinite(distance)
+        f"{run['name']} (seed {run['seed']:g}) scores {run['score']:.1f}%, "
+        f"chance {run['chance_score']:.1f}% ± {run['error']:.1f}"
+        if math.isfinite(run["above"])
         else f"{run['name']}: no score, chance or rows recorded"
-        for run, chance, width, distance in zip(
-            runs.to_dict("records"), runs["chance_score"], error, above, strict=True
-        )
-        if not distance > 2
+        for run in runs.assign(error=error, above=above).to_dict("records")
+        if not run["above"] > 2
     ]
     passed = f"every run at least {above.min():.0f} standard errors above chance"
     remedy = "more steps, more rows or another rate, until every run learns its task"

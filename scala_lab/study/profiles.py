@@ -65,28 +65,17 @@ class Profile:
     settings: Mapping[str, Any]  # all other settings of a spec
     choices: Choices = field(default_factory=Choices, compare=False, repr=False)  # what the trials have decided
 
-    def spec(
-        self,
-        task: str,
-        method: str,
-        batch_size: int,
-        rate: float | None = None,
-        *,
-        seed: int = 0,
-        model: str | None = None,
-        **overrides: Any,
-    ) -> RunSpec:
+    def spec(self, task: str, method: str, batch_size: int, rate: float | None = None, **overrides: Any) -> RunSpec:
         """Return the spec of a run of a recipe; overrides are settings as in `RunSpec.of`.
 
         The rate defaults to the rule of `scala-lab train`, the model to the first of `models`.
         """
         values = {**self.settings, **overrides}
         values["micro_batch"] = min(values.get("micro_batch", 64), batch_size)
-        return RunSpec.of(
-            task=task, method=method, batch_size=batch_size, lr=rate, seed=seed, model=model or self.models[0], **values
-        )
+        values["model"] = values.get("model") or self.models[0]
+        return RunSpec.of(task=task, method=method, batch_size=batch_size, lr=rate, **values)
 
-    def tuned_rate(self, task: str, optimizer: str, batch_size: int, model: str | None = None) -> Choice:
+    def tuned_rate(self, task: str, optimizer: str, batch_size: int, model: str = "") -> Choice:
         """Return the rate of an optimizer at a batch size, tuned without noise on the task's tuning rows."""
         spec = self.spec(task, PLAIN_RECIPES[optimizer], batch_size, seed=self.tuning_seed, model=model)
         centre = self.start_rates[optimizer] * math.sqrt(batch_size / self.large_batch)
@@ -98,7 +87,7 @@ class Profile:
         return {rate: spec.override(lr=rate) for rate in sorted(self.tuned_rate(task, optimizer, batch_size).scores)}
 
     def tuned_radius(
-        self, setting: str, task: str, method: str, batch_size: int, model: str | None = None, **overrides: Any
+        self, setting: str, task: str, method: str, batch_size: int, model: str = "", **overrides: Any
     ) -> Choice:
         """Return a method's own radius (a key of `start_radii`), tuned at its optimizer's tuned rate."""
         spec = self.spec(task, method, batch_size, seed=self.tuning_seed, model=model, **overrides)
@@ -106,7 +95,7 @@ class Profile:
         grid = self._grid(self.start_radii[setting])
         return self.choices.choose(spec.override(lr=rate.value), setting, grid, after=rate, radius=True)
 
-    def tuned_delay(self, task: str, model: str | None = None) -> Choice:
+    def tuned_delay(self, task: str, model: str = "") -> Choice:
         """Return which of the paper's two t_s is better on the tuning rows, at the large batch size."""
         rate = self.tuned_rate(task, "lamb", self.large_batch, model)
         spec = self.spec(task, "scala", self.large_batch, rate.value, seed=self.tuning_seed, model=model)

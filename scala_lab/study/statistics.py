@@ -160,7 +160,7 @@ def unit_text(unit: str) -> str:
     return unit if unit in (FACTOR, "") else f" {unit}"
 
 
-def mean_interval(values: ArrayLike, unit: str = "", level: float = LEVEL, counts: str = "seeds") -> Estimate:
+def mean_interval(values: ArrayLike, unit: str = "", counts: str = "seeds") -> Estimate:
     """Return the mean of the finite values, one per unit, with Student's t interval; the geometric mean for factors.
 
     Example:
@@ -168,7 +168,7 @@ def mean_interval(values: ArrayLike, unit: str = "", level: float = LEVEL, count
         '+2 points [-0.484, +4.48] (n=3 seeds)'
     """
     numbers = _on_scale(np.asarray(values, dtype=float), unit)
-    return _estimate(numbers[np.isfinite(numbers)], Estimate(math.nan, unit=unit, level=level, counts=counts))
+    return _estimate(numbers[np.isfinite(numbers)], Estimate(math.nan, unit=unit, counts=counts))
 
 
 def _on_scale(values: NDArray[np.float64], unit: str) -> NDArray[np.float64]:
@@ -177,21 +177,17 @@ def _on_scale(values: NDArray[np.float64], unit: str) -> NDArray[np.float64]:
         return np.log(values) if unit == FACTOR else values
 
 
-def paired_difference(
-    frame: pd.DataFrame, left: object, right: object, *, column: str = "method", level: float = LEVEL
-) -> Estimate:
+def paired_difference(frame: pd.DataFrame, left: object, right: object, *, column: str = "method") -> Estimate:
     """Return the mean over seeds of left - right in score, each averaged over models and tasks; see `contrast`."""
-    return contrast(frame, {left: 1.0, right: -1.0}, column=column, level=level)
+    return contrast(frame, {left: 1.0, right: -1.0}, column=column)
 
 
-def paired_ratio(
-    frame: pd.DataFrame, left: object, right: object, *, value: str, column: str = "method", level: float = LEVEL
-) -> Estimate:
+def paired_ratio(frame: pd.DataFrame, left: object, right: object, *, value: str, column: str = "method") -> Estimate:
     """Return the geometric mean over seeds of left / right, also over models and tasks; both must be positive."""
-    return contrast(frame, {left: 1.0, right: -1.0}, value=value, column=column, unit=FACTOR, level=level)
+    return contrast(frame, {left: 1.0, right: -1.0}, value=value, column=column, unit=FACTOR)
 
 
-def slope_per_doubling(frame: pd.DataFrame, level: float = LEVEL) -> Estimate:
+def slope_per_doubling(frame: pd.DataFrame) -> Estimate:
     """Return the slope of the least-squares line of the score over log2(batch_size): one per seed, then t over seeds.
 
     The slope of a gap to a baseline is minus that of the score: a baseline that all sizes share cancels, instead of
@@ -199,10 +195,10 @@ def slope_per_doubling(frame: pd.DataFrame, level: float = LEVEL) -> Estimate:
     """
     sizes = sorted({float(size) for size in frame["batch_size"].dropna()})
     if len(sizes) < 2:
-        return Estimate(math.nan, unit="points", level=level)
+        return Estimate(math.nan, unit="points")
     centred = np.log2(sizes) - np.mean(np.log2(sizes))
     weights = dict(zip(sizes, (centred / np.sum(centred**2)).tolist(), strict=True))
-    return contrast(frame, weights, column="batch_size", level=level)
+    return contrast(frame, weights, column="batch_size")
 
 
 def contrast(
@@ -212,7 +208,6 @@ def contrast(
     value: str = "score",
     column: str = "method",
     unit: str = "points",
-    level: float = LEVEL,
     counts: str = "seeds",
 ) -> Estimate:
     r"""Return a weighted sum of runs, such as the mean of two methods minus a third, with its interval over seeds.
@@ -243,7 +238,7 @@ def contrast(
     numbers = np.array([sum(weight * values[run] for run, weight in seed_terms) for seed_terms in terms])
     by_rows = _row_variance(frame, values, terms) if value == "score" else (0.0, 0.0, 0, "")
     variance, tied_variance, rows, note = by_rows
-    about = Estimate(math.nan, rows=rows, unit=unit, level=level, counts=counts)
+    about = Estimate(math.nan, rows=rows, unit=unit, counts=counts)
     notes = [f"{about.counted(lost)} left out, where a run is missing" if lost else "", note]
     return _estimate(numbers, replace(about, note="; ".join(filter(None, notes))), variance, tied_variance)
 

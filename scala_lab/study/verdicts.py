@@ -301,18 +301,11 @@ class ClaimRecord:
         """Return the record with all intervals at a level."""
         return replace(self, parts=tuple(replace(part, estimate=part.estimate.at(level)) for part in self.parts))
 
-    def scaled(self, scale: float) -> ClaimRecord:
-        """Return the record with all margins and smallest effects scaled."""
-        return replace(self, parts=tuple(part.scaled(scale) for part in self.parts))
-
     def contradicting(self, verdict: Verdict) -> list[Part]:
         """Return the deciding parts that are reversed, or show no effect, after Holm's correction."""
-        if verdict == "reversed":
-            parts, values = self.deciding, [part.p_reversed for part in self.deciding]
-        else:
-            parts = [part for part in self.deciding if part.smallest is not None]
-            values = [part.p_no_effect for part in parts]
-        stands = holm([value / part.alpha for part, value in zip(parts, values, strict=True)])
+        by_sign = verdict == "reversed"
+        parts = [part for part in self.deciding if by_sign or part.smallest is not None]
+        stands = holm([(part.p_reversed if by_sign else part.p_no_effect) / part.alpha for part in parts])
         return [part for part, rejected in zip(parts, stands, strict=True) if rejected]
 
     @property
@@ -392,7 +385,8 @@ def judge(rule: Rule, frame: pd.DataFrame, level: float = LEVEL) -> ClaimRecord:
         texts = [f"{value:g}" if isinstance(value, float) else str(value) for value in left_out]
         found_without = [rule(frame[frame[column] != value]).at(level).verdict for value in left_out]
         others[name] = dict(zip(texts, found_without, strict=True))
-    others["margins"] = {f"{scale:g}": found.scaled(scale).verdict for scale in (0.5, 2.0)}
+    scaled = {scale: tuple(part.scaled(scale) for part in found.parts) for scale in (0.5, 2.0)}
+    others["margins"] = {f"{scale:g}": replace(found, parts=parts).verdict for scale, parts in scaled.items()}
     verdicts = [verdict for group in others.values() for verdict in group.values()]
     same = sum(verdict == found.verdict for verdict in verdicts)
     return replace(found, sensitivity={**others, "same": same, "of": len(verdicts)})
