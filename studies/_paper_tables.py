@@ -1,39 +1,35 @@
 """The numbers of the paper's Tables 1 to 6, to stand beside ours, with its slips as printed; times are seconds.
 
-The tables are files: studies/paper/table_1.csv and so on, with the columns of ours.
+The tables are files: studies/paper/table_1.csv and so on, with the columns of ours. In steps.csv, its step counts stand
+beside those of six epochs over all rows, the last batch of each smaller.
 """
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from scala_lab.study import DataFrame, Tabulation
-from scala_lab.study.tables import data_frame
-from scala_lab.timing.paper_times import LARGE_STEPS, SECONDS, SMALL_STEPS
+from scala_lab.timing.paper_times import SECONDS
 
 TASKS = ("MNLI-m", "QNLI", "QQP", "SST-2")
-GLUE_ROWS = (392_702, 104_743, 363_846, 67_349)
-"""Training rows of the four tasks."""
-EPOCHS = 6
 BERT, ROBERTA = "BERT-base", "RoBERTa-large"
 
 
 def paper_table(number: int, notes: Sequence[str] = ()) -> Tabulation:
     """Return a table of the paper with the columns of ours, to stand below it."""
-    return Tabulation("paper", printed(number), f"Table {number} as the paper has it.", notes)
+    return Tabulation("paper", read_table(f"table_{number}"), f"Table {number} as the paper has it.", notes)
 
 
-def printed(number: int) -> DataFrame:
-    """Read a table of the paper; its rows are named by model, method, workers and batch size, as far as they differ."""
+def read_table(name: str) -> DataFrame:
+    """Read a file of studies/paper; its rows are named by task, or by model, method, workers and batch size."""
     import pandas as pd
 
-    table = pd.read_csv(Path(__file__).with_name("paper") / f"table_{number}.csv")
-    return table.set_index([name for name in ("model", "method", "workers", "batch size") if name in table])
+    table = pd.read_csv(Path(__file__).with_name("paper") / f"{name}.csv")
+    return table.set_index([key for key in ("task", "model", "method", "workers", "batch size") if key in table])
 
 
 def published(model: str) -> dict[str, float]:
     """Return the accuracies that the authors of an encoder published, by task, where Table 1 has them."""
-    row = printed(1).query("model == @model and workers.isna()").iloc[0]
+    row = read_table("table_1").query("model == @model and workers.isna()").iloc[0]
     return row[[f"{task} accuracy" for task in TASKS]].set_axis(TASKS).dropna().to_dict()
 
 
@@ -41,23 +37,6 @@ def speedups(slow: str, fast: str) -> list[float]:
     """Return how many times faster one row of Table 1 is than another, as `SECONDS` names them, per model and task."""
     pairs = [pair for times in SECONDS.values() for pair in zip(times[slow], times[fast], strict=True)]
     return [slow_time / fast_time for slow_time, fast_time in pairs]
-
-
-def step_counts() -> DataFrame:
-    """Return the paper's step counts beside those of six epochs over all rows, the last batch of each smaller."""
-    rows = [
-        {
-            "task": task,
-            "rows": count,
-            "B=32, paper": small,
-            "B=32, 6 epochs": EPOCHS * math.ceil(count / 32),
-            "B=1024, paper": large,
-            "B=1024, 6 epochs": EPOCHS * math.ceil(count / 1024),
-            "B=512, 3 epochs": 3 * math.ceil(count / 512),
-        }
-        for task, count, small, large in zip(TASKS, GLUE_ROWS, SMALL_STEPS, LARGE_STEPS, strict=True)
-    ]
-    return data_frame(rows).set_index("task")
 
 
 STEPS_NOTE = (

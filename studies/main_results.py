@@ -126,7 +126,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
             ],
         ),
         paper.paper_table(1),
-        Tabulation("steps", paper.step_counts(), steps, [paper.STEPS_NOTE]),
+        Tabulation("steps", paper.read_table("steps"), steps, [paper.STEPS_NOTE]),
     ]
     if len(times):
         caption = "Table 1: seconds of a run over workers, measured or projected."

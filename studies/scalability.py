@@ -50,10 +50,8 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     ]
     table, figures = epoch_table(rows), []
     if len(here):
-        figure = worker_lines(
-            figure_rows(here, projected), "Time per epoch over workers, with and without communication"
-        )
-        figures.append(Drawing("", figure, f"Figure 1(a): scalability on {task}."))
+        lines, title = figure_rows(here, projected), "Time per epoch over workers, with and without communication"
+        figures.append(Drawing("", worker_lines(lines, title), f"Figure 1(a): scalability on {task}."))
         notes += timings.projection_note(projected)
     if (rows["workers"] > 1).any():
         adds = "Figure 1(a): what communication adds to a step, by batch size and by what the workers talk over."

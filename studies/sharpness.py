@@ -135,8 +135,8 @@ def cells(profile: Profile) -> list[Cell]:
     settings = {"samples": plan.samples, "tol": plan.tol, "threads": plan.threads}
 
     def by_seed(seed: int) -> dict[str, Any]:
-        checked = {"power_products": MAX_POWER_PRODUCTS if seed == profile.seeds[0] else 0}
-        return {**settings, "sets": plan.sets, **checked}
+        products = MAX_POWER_PRODUCTS if seed == profile.seeds[0] else 0
+        return {**settings, "sets": plan.sets, "power_products": products}
 
     names, matched = [variant.method for variant in SIDE_BY_SIDE], []
     for seed in profile.seeds:

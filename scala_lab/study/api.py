@@ -168,26 +168,19 @@ def _load_file(file: Path) -> ModuleType:
     if not file.is_file():
         raise UserError(f"study file {file} does not exist")
     name, path = file.stem, file.resolve()
-    loaded = sys.modules.get(name)
-    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
-        return loaded
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     importlib.invalidate_caches()
     spec = importlib.util.find_spec(name) if name.isidentifier() else None
-    if spec is None or spec.loader is None or spec.origin != str(path):
+    if spec is None or spec.origin != str(path):
         taken = "is the name of another module" if spec is not None else "is no name that Python can import"
         raise UserError(f"study file {file}: {name!r} {taken}, rename the file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        return importlib.import_module(name)
+    except UserError:
+        raise
     except Exception as error:
-        sys.modules.pop(name)
-        if isinstance(error, UserError):
-            raise
         raise UserError(f"study file {file} cannot be imported: {type(error).__name__}: {error}") from error
-    return module
 
 
 NUMBERS = (

@@ -378,7 +378,7 @@ def test_scores_of_studies_are_paired_by_seed():
 def test_averages_of_the_paper_are_about_the_means_of_five_figures():
     """QQP counts with accuracy and F1; printed averages are cut or rounded, and lie up to 0.12 from the means."""
     for number in (1, 2, 3, 5, 6):
-        table = _paper_tables.printed(number).dropna(subset="Avg.")
+        table = _paper_tables.read_table(f"table_{number}").dropna(subset="Avg.")
         figures = table[[name for name in table if name.endswith(("accuracy", "F1"))]]
         assert figures.shape[1] == 5
         assert table["Avg."].to_numpy() == pytest.approx(figures.mean(axis=1).to_numpy(), abs=0.125), number
@@ -389,7 +389,7 @@ def test_tables_of_the_paper_agree_with_its_data(shared):
     data = pd.concat([pd.read_csv(tables / name) for name in ("tables_1_2.csv", "tables_3_to_6.csv")])
     data = data.fillna({"time_s": 0, "f1": 0})
     for number in range(1, 7):
-        lines = _paper_tables.printed(number).fillna(0).reset_index()
+        lines = _paper_tables.read_table(f"table_{number}").fillna(0).reset_index()
         if number == 2:  # its ScaLA rows are those of Table 1 and stand there in the data
             lines = lines[lines["method"] != "ScaLA"]
         ours = [
@@ -405,7 +405,7 @@ def test_tables_of_the_paper_agree_with_its_data(shared):
 def test_times_of_the_paper_are_those_that_the_time_model_is_fitted_to():
     rows = {("small-batch baseline", 1): "baseline 1x1", ("small-batch baseline", 32): "baseline 2x16"}
     rows |= {("ScaLA", 32): "ScaLA B=1K"}
-    table = _paper_tables.printed(1).dropna(subset="Avg.")
+    table = _paper_tables.read_table("table_1").dropna(subset="Avg.")
     for (model, method, workers, _), line in table.iterrows():
         times = [line[f"{task} time (s)"] for task in _paper_tables.TASKS]
         assert times == list(SECONDS[model][rows[method, workers]])
