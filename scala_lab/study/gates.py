@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from scala_lab.study.statistics import cells_of
 
 if TYPE_CHECKING:
@@ -66,31 +64,34 @@ def accuracy_gates(
     claim may `ask` for some gates only.
     """
     frame = frame[frame[column].isin(list(arms))]
-    frame = frame.assign(name=_names(frame, column))
     finished = frame[frame["status"] == "finished"]
-    runs = finished.reindex(columns=[*frame.columns, *(name for name in LOOKED_AT if name not in frame)])
-    runs = runs.astype(dict.fromkeys(LOOKED_AT[:-1], float))
+    named = _Names(frame, column)
     each_run = (_clear_of_chance, _fitted, _best_setting_inside, _chosen_on_other_rows, _enough_steps)
-    gates = [_arms_run(frame, arms, column), *(gate(runs) for gate in each_run)]
+    gates = [_arms_run(frame, arms, column), *(gate(finished, named) for gate in each_run)]
     return [gate for gate in [*gates, _enough_seeds(finished, arms, column)] if gate.name in ask]
 
 
-LOOKED_AT = ("score", "chance_score", "rows", "train_loss", "chance_loss", "steps", "interior")
-"""Columns that gates look at, numbers first; nan where nothing was recorded."""
+class _Names:
+    """Names a run in a sentence by its arm and by what else tells the frame's runs apart."""
 
+    def __init__(self, frame: pd.DataFrame, column: str) -> None:
+        forms = {"model": "{}", "task": "on {}", "batch_size": "at B={:.0f}"}  # a column with gaps is one of floats
+        told = [name for name in forms if name != column and name in frame and frame[name].nunique() > 1]
+        self.column, self.forms = column, {name: forms[name] for name in told}
 
-def _names(frame: pd.DataFrame, column: str) -> pd.Series:
-    """Name runs by their arm and by what else tells them apart."""
-    names = frame[column].astype(object).map(str)
-    for other, form in {"model": " {}", "task": " on {}", "batch_size": " at B={:.0f}"}.items():
-        if other != column and other in frame and frame[other].nunique() > 1:
-            names += frame[other].map(form.format)
-    return names
+    def __call__(self, run: Any, seed: bool = False) -> str:
+        words = [str(run[self.column]), *(form.format(run[name]) for name, form in self.forms.items())]
+        return " ".join([*words, f"(seed {run['seed']:g})"] if seed else words)
 
 
 def _sentence(found: Sequence[str], most: int = 3) -> str:
     more = f" and {len(found) - most} more" if len(found) > most else ""
     return f"{'; '.join(found[:most])}{more}"
+
+
+def _number(run: Any, name: str) -> float:
+    value = run.get(name)
+    return math.nan if value is None else float(value)
 
 
 def _arms_run(frame: pd.DataFrame, arms: Sequence[object], column: str) -> Gate:
@@ -116,55 +117,61 @@ def _arms_run(frame: pd.DataFrame, arms: Sequence[object], column: str) -> Gate:
     return _gate("arms run", frame, found, f"{len(frame)} runs of {len(arms)} arms finished", remedy)
 
 
-def _clear_of_chance(runs: pd.DataFrame) -> Gate:
+def _clear_of_chance(runs: pd.DataFrame, name: _Names) -> Gate:
     """Ask that every run's score is above chance by more than two standard errors of a guesser's score.
 
     A guesser's accuracy at chance c on n rows has the standard error sqrt(c (1 - c) / n); a correlation, whose chance
     is 0, has 1 / sqrt(n).
     """
-    share, rows = runs["chance_score"] / 100, runs["rows"].where(runs["rows"] > 0)
-    error = 100 * np.sqrt((share * (1 - share)).where((share > 0) & (share < 1), 1.0) / rows)
-    above = (runs["score"] - runs["chance_score"]) / error
-    found = [
-        f"{run['name']} (seed {run['seed']:g}) scores {run['score']:.1f}%, "
-        f"chance {run['chance_score']:.1f}% ± {run['error']:.1f}"
-        if math.isfinite(run["above"])
-        else f"{run['name']}: no score, chance or rows recorded"
-        for run in runs.assign(error=error, above=above).to_dict("records")
-        if not run["above"] > 2
-    ]
-    passed = f"every run at least {above.min():.0f} standard errors above chance"
+    found, least = [], math.inf
+    for run in runs.to_dict("records"):
+        score, chance, rows = _number(run, "score"), _number(run, "chance_score"), _number(run, "rows")
+        if not (rows > 0 and math.isfinite(score) and math.isfinite(chance)):
+            found.append(f"{name(run)}: no score, chance or rows recorded")
+            continue
+        share = chance / 100
+        error = 100 * math.sqrt((share * (1 - share) if 0 < share < 1 else 1.0) / rows)
+        above = (score - chance) / error
+        least = min(least, above)
+        if above <= 2:
+            found.append(f"{name(run, seed=True)} scores {score:.1f}%, chance {chance:.1f}% ± {error:.1f}")
+    passed = f"every run at least {least:.0f} standard errors above chance"
     remedy = "more steps, more rows or another rate, until every run learns its task"
     return _gate("clear of chance", runs, found, passed, remedy)
 
 
-def _fitted(runs: pd.DataFrame) -> Gate:
+def _fitted(runs: pd.DataFrame, name: _Names) -> Gate:
     """Ask that every run's loss on training rows is at most a share of chance's loss."""
-    kept = runs["train_loss"] / runs["chance_loss"]
-    found = [
-        f"{run['name']} (seed {run['seed']:g}) ends at {share:.2f} of chance's loss"
-        if math.isfinite(share)
-        else f"{run['name']}: no training loss recorded"
-        for run, share in zip(runs.to_dict("records"), kept, strict=True)
-        if not share <= FITTED
-    ]
+    found, largest = [], 0.0
+    for run in runs.to_dict("records"):
+        kept = _number(run, "train_loss") / (_number(run, "chance_loss") or math.nan)
+        if not math.isfinite(kept):
+            found.append(f"{name(run)}: no training loss recorded")
+        elif kept > FITTED:
+            found.append(f"{name(run, seed=True)} ends at {kept:.2f} of chance's loss")
+        largest = max(largest, kept)
     remedy = f"training until the loss on training rows is at most {FITTED:g} of chance's"
-    return _gate("fitted", runs, found, f"training loss at most {kept.max():.2f} of chance's", remedy)
+    return _gate("fitted", runs, found, f"training loss at most {largest:.2f} of chance's", remedy)
 
 
-def _best_setting_inside(runs: pd.DataFrame) -> Gate:
+def _best_setting_inside(runs: pd.DataFrame, name: _Names) -> Gate:
     """Ask that each arm's best setting lies inside of its grid; a setting that was not tuned fails too."""
-    untuned = runs["interior"].isna()
-    ends = [f"the best setting of {name} ends its grid" for name in runs["name"][~untuned & (runs["interior"] == 0)]]
-    found = [*ends, *(f"{name} is not tuned" for name in runs["name"][untuned])]
+    ends, untuned = [], []
+    for run in runs.to_dict("records"):
+        inside = run.get("interior")
+        if inside is None or inside != inside:
+            untuned.append(f"{name(run)} is not tuned")
+        elif not inside:
+            ends.append(f"the best setting of {name(run)} ends its grid")
     remedy = "a grid extended until its best setting lies inside" if ends else "settings tuned on tuning rows"
-    return _gate("best setting inside", runs, found, "every best setting lies inside of its grid", remedy)
+    passed = "every best setting lies inside of its grid"
+    return _gate("best setting inside", runs, [*ends, *untuned], passed, remedy)
 
 
-def _chosen_on_other_rows(runs: pd.DataFrame) -> Gate:
+def _chosen_on_other_rows(runs: pd.DataFrame, name: _Names) -> Gate:
     """Ask that scores are of other rows than those that chose settings; a run that nothing was chosen for passes."""
     found = [
-        f"{run['name']} was chosen and scored on {run['score_split']}"
+        f"{name(run)} was chosen and scored on {run['score_split']}"
         for run in runs.to_dict("records")
         if isinstance(run.get("selection_split"), str) and run["selection_split"] == run.get("score_split")
     ]
@@ -172,10 +179,10 @@ def _chosen_on_other_rows(runs: pd.DataFrame) -> Gate:
     return _gate("chosen on other rows", runs, found, passed, "scores on rows that no choice has seen")
 
 
-def _enough_steps(runs: pd.DataFrame) -> Gate:
+def _enough_steps(runs: pd.DataFrame, name: _Names) -> Gate:
     """Ask that every run takes a minimum of steps."""
     few = runs[~(runs["steps"] >= MIN_STEPS)]
-    found = [f"{name} has {steps:.0f} steps" for name, steps in zip(few["name"], few["steps"], strict=True)]
+    found = [f"{name(run)} has {run['steps']:.0f} steps" for run in few.to_dict("records")]
     remedy = f"at least {MIN_STEPS} steps: more rows, more epochs or smaller batches"
     return _gate("steps", runs, found, f"at least {runs['steps'].min():.0f} steps", remedy)
 

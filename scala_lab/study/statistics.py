@@ -11,7 +11,6 @@ timed step: an estimate says what its n counts.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -140,7 +139,13 @@ class Estimate:
                 return distance > 0
             return _power(_combined_df(n - 1, by_unit, by_row), distance / se) >= power
 
-        return 2 + bisect_left(range(2, MAX_N + 1), True, key=enough)
+        if not enough(MAX_N):
+            return MAX_N + 1
+        few, many = 1, MAX_N  # too few, enough
+        while many - few > 1:
+            middle = (few + many) // 2
+            few, many = (few, middle) if enough(middle) else (middle, many)
+        return many
 
     def __str__(self) -> str:
         if not math.isfinite(self.value):
@@ -236,8 +241,7 @@ def contrast(
     values = _on_scale(frame[value].astype(float).to_numpy(), unit)
     terms, lost = _terms(frame, values, weights, column)
     numbers = np.array([sum(weight * values[run] for run, weight in seed_terms) for seed_terms in terms])
-    by_rows = _row_variance(frame, values, terms) if value == "score" else (0.0, 0.0, 0, "")
-    variance, tied_variance, rows, note = by_rows
+    variance, tied_variance, rows, note = _row_variance(frame, values, terms) if value == "score" else (0.0, 0.0, 0, "")
     about = Estimate(math.nan, rows=rows, unit=unit, counts=counts)
     notes = [f"{about.counted(lost)} left out, where a run is missing" if lost else "", note]
     return _estimate(numbers, replace(about, note="; ".join(filter(None, notes))), variance, tied_variance)
