@@ -181,10 +181,11 @@ def _chosen_on_other_rows(runs: pd.DataFrame, name: _Names) -> Gate:
 
 def _enough_steps(runs: pd.DataFrame, name: _Names) -> Gate:
     """Ask that every run takes a minimum of steps."""
-    few = runs[~(runs["steps"] >= MIN_STEPS)]
-    found = [f"{name(run)} has {run['steps']:.0f} steps" for run in few.to_dict("records")]
+    steps = [(run, _number(run, "steps")) for run in runs.to_dict("records")]
+    found = [f"{name(run)} has {count:.0f} steps" for run, count in steps if not count >= MIN_STEPS]
+    fewest = min((count for _, count in steps), default=math.nan)
     remedy = f"at least {MIN_STEPS} steps: more rows, more epochs or smaller batches"
-    return _gate("steps", runs, found, f"at least {runs['steps'].min():.0f} steps", remedy)
+    return _gate("steps", runs, found, f"at least {fewest:.0f} steps", remedy)
 
 
 def _enough_seeds(runs: pd.DataFrame, arms: Sequence[object], column: str) -> Gate:
