@@ -115,11 +115,11 @@ def c14(frame: DataFrame) -> ClaimRecord:
         return record(C14, ())
     of_label = frame.pivot_table("seconds", ["step", "workers"], "label").reindex(columns=[NO_DELAY, SCALA.method])
     saved = (of_label[NO_DELAY] / of_label[SCALA.method]).unstack("workers")
-    few, gain = saved.drop(columns=PAPER_WORKERS, errors="ignore"), []
-    if PAPER_WORKERS in saved and len(few.columns):  # their geometric mean over that on 32, step by step
-        gain = few.prod(axis=1, skipna=False) ** (1 / len(few.columns)) / saved[PAPER_WORKERS]
+    few = saved.drop(columns=PAPER_WORKERS, errors="ignore")  # their geometric mean, step by step, over that on 32
+    timed = PAPER_WORKERS in saved and len(few.columns) > 0
+    ratios = few.prod(axis=1, skipna=False) ** (1 / len(few.columns)) / saved[PAPER_WORKERS] if timed else []
     about = "what the delay saves on fewer workers, over that on 32"
-    parts.append(effect(about, timings.factor_of(gain), None, 1.1))
+    parts.append(effect(about, timings.factor_of(ratios), None, 1.1))
     return record(C14, parts, [timings.workers_gate(sorted(set(frame["workers"])), PAPER_WORKERS)])
 
 

@@ -257,7 +257,8 @@ def _terms(
     frame: pd.DataFrame, values: NDArray[np.float64], weights: Mapping[Any, float], column: str
 ) -> tuple[list[list[tuple[int, float]]], int]:
     """Return the runs that make each seed's number, as rows of the frame with weights, and how many seeds lack one."""
-    cells, index = cells_of(frame), {}  # index: row by seed and (cell, side)
+    cells = cells_of(frame)
+    index: dict[Any, dict[tuple[Any, Any], int]] = {}  # row of the frame by seed and (cell, side)
     for row, (cell, side, seed) in enumerate(zip(cells, frame[column].tolist(), frame["seed"].tolist(), strict=True)):
         if side not in weights or not math.isfinite(values[row]):
             continue
