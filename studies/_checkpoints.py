@@ -1,25 +1,12 @@
 """The trained models whose curvature is measured: each method at its tuned settings, on one task."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from scala_lab.study import Cell, Profile
-from scala_lab.study.variants import (
-    BASELINE,
-    EFFECTIVE,
-    LAMB,
-    SAM,
-    SCALA_OTHER,
-    SCALA_TUNED,
-    SMALL_BATCH,
-    MethodVariant,
-    arm_cells,
-)
+from scala_lab.study.variants import BASELINE, SCALA_TUNED, SMALL_BATCH, MethodVariant, arm_cells
 from scala_lab.sweep.cells import Measurement
 
-ALL = (SMALL_BATCH, BASELINE, LAMB, SCALA_TUNED, SCALA_OTHER, EFFECTIVE, SAM)
 SIDE_BY_SIDE = (SMALL_BATCH, BASELINE, SCALA_TUNED)
 """The three of the paper's figure."""
 

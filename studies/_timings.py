@@ -1,7 +1,5 @@
 """What the studies of time share: timed first steps of methods, their medians, and the time model's continuation."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,16 +1,14 @@
 """Table 3: what does each part of ScaLA contribute, and what does it cost?"""
 
-from __future__ import annotations
-
 from functools import partial
 
-from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, main
+from scala_lab.study import Cell, DataFrame, Findings, Profile, declare
 from scala_lab.study.gates import accuracy_gates
 from scala_lab.study.statistics import paired_difference, paired_ratio
 from scala_lab.study.tables import accuracy_findings
 from scala_lab.study.variants import LAMB, SCALA_OTHER, SCALA_TUNED, SMALL_BATCH, WITHOUT_DELAY, arm_cells
 from scala_lab.study.verdicts import EQUAL, SLACK, Claim, ClaimRecord, effect, equivalent, record, within
-from studies._paper_tables import TABLE_3, paper_table
+from studies._paper_tables import paper_table
 
 WITHOUT_GROUPS = SCALA_TUNED.but("without group-wise rates", optimizer="adamw")
 WITHOUT_NOISE = LAMB.but("without PGA-1")
@@ -19,8 +17,6 @@ SLOWER_WITHOUT_DELAY = (1.5 / SLACK, 1.9 * SLACK)
 
 C11 = Claim(
     id="C11",
-    source="Table 3",
-    study="ablation",
     statement="Without delay ScaLA is 1.5 to 1.9 times slower and hardly more accurate; without group-wise rates, or "
     "without PGA-1, it is less accurate.",
     paper="1.5-1.9x and +0.1 points; -0.2 points; -0.8 points",
@@ -42,14 +38,13 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         profile,
         frame,
         [c11],
-        about="Table 3",
-        caption=f"ScaLA at B={profile.large_batch} without each of its parts.",
+        caption=f"Table 3: ScaLA at B={profile.large_batch} without each of its parts.",
         note="Without PGA-1 the step is LAMB's to the bit, so that row is LAMB's runs. Without group-wise rates the "
         "optimizer is AdamW at its own rate.",
         shown=("forward_passes", "score", "dev"),
         against=SCALA_TUNED.method,
         title="ScaLA without its parts",
-        tables=[paper_table(3, TABLE_3)],
+        tables=[paper_table(3)],
         found="Without delay: {} the forward passes and {}; without group-wise rates {}; without PGA-1 {}.",
     )
 
@@ -71,17 +66,11 @@ def c11(frame: DataFrame) -> ClaimRecord:
     return record(C11, parts, accuracy_gates(frame, (scala, delay, groups, noise)))
 
 
-STUDY = Study(
-    name="ablation",
+STUDY = declare(
+    __name__,
     title="Parts of ScaLA",
     question="What does each part of ScaLA contribute, and what does it cost?",
-    cells=cells,
-    analyse=analyse,
     source="Table 3",
     paper_found="Without delay 1.5 to 1.9 times slower for +0.1 points; without group-wise rates -0.2; without PGA-1 "
     "-0.8, which is LAMB's row to the digit.",
-    claims=(C11,),
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main(STUDY))

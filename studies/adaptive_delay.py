@@ -5,13 +5,11 @@ settled. It is compared with every fixed t_s at equal cost: with the accuracy th
 forward passes, interpolated linearly between them.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from scala_lab.report.figures.accuracy import cost_figure
-from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
-from scala_lab.study.statistics import LEVEL, Estimate, mean_interval
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Tabulation, declare
+from scala_lab.study.statistics import Estimate, mean_interval
 from scala_lab.study.tables import means_by, notes
 from scala_lab.study.variants import LAMB, SCALA, arm_cells
 
@@ -28,7 +26,7 @@ def cells(profile: Profile) -> list[Cell]:
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare accuracy against cost."""
     finished = frame.dropna(subset=["score"])
-    gain = at_equal_cost(finished, profile.level)
+    gain = at_equal_cost(finished).at(profile.level)
     table = Tabulation(
         "",
         means_by(finished, ["method"], SHOWN).sort_values("passes"),
@@ -53,7 +51,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     return Findings([table], figures, (), summary if len(starts) else "")
 
 
-def at_equal_cost(finished: DataFrame, level: float = LEVEL) -> Estimate:
+def at_equal_cost(finished: DataFrame) -> Estimate:
     """Return adaptive runs minus what fixed delays reach for the same forward passes, averaged over tasks, by seed."""
     by_seed = []
     for _, runs in finished.groupby("seed"):
@@ -66,17 +64,12 @@ def at_equal_cost(finished: DataFrame, level: float = LEVEL) -> Estimate:
                 gains.append(float(adaptive["score"].iloc[0] - reached[0]))
         if len(gains) == finished["task"].nunique():
             by_seed.append(float(np.mean(gains)))
-    return mean_interval(by_seed, "points", level)
+    return mean_interval(by_seed, "points")
 
 
-STUDY = Study(
-    name="adaptive_delay",
+STUDY = declare(
+    __name__,
     title="Choosing t_s during training",
     question="Can t_s be chosen during training as well as by trying every one?",
-    cells=cells,
-    analyse=analyse,
     paper_found="Left open: an adaptive choice of t_s is named as future work.",
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main(STUDY))

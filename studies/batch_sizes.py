@@ -1,10 +1,8 @@
 """Figure 7: how does accuracy fall as the batch grows, by method?"""
 
-from __future__ import annotations
-
 from itertools import product
 
-from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Findings, Profile, Tabulation, declare
 from scala_lab.study.gates import accuracy_gates
 from scala_lab.study.statistics import paired_difference, slope_per_doubling
 from scala_lab.study.tables import difference_drawing, lines_drawing, notes
@@ -17,8 +15,6 @@ PAPER_GAINS = {LAMB.method: (1.05, 0.7), BASELINE.method: (0.65, 1.1)}
 
 C16 = Claim(
     id="C16",
-    source="Figure 7",
-    study="batch_sizes",
     statement="Accuracy falls as the batch grows, and ScaLA stays above LAMB and the baseline at every large batch.",
     paper="at 8K: 84.4 / 83.9 / 83.5 (MNLI), 92.6 / 91.7 / 91.3 (SST-2) for ScaLA / LAMB / baseline",
     rule="The slope of the baseline's accuracy per doubling of B, one per seed, is an effect at least half as large as "
@@ -38,22 +34,17 @@ def cells(profile: Profile) -> list[Cell]:
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare accuracy over batch sizes."""
     claim = judge(c16, frame, profile.level)
-    table = Tabulation("", size_table(frame), "Figure 7: accuracy (%) over batch sizes.", notes(profile, frame))
+    cells = frame.groupby(["task", "method", "batch_size"], sort=False)
+    diverged = cells["status"].agg(lambda values: (values == "diverged").any())
+    scores = cells["score"].mean().astype(object).where(~diverged, "diverged").unstack("batch_size")
+    scores = scores.rename(columns="B={}".format).rename_axis(columns=None)
+    table = Tabulation("", scores, "Figure 7: accuracy (%) over batch sizes.", notes(profile, frame))
     caption = "Figure 7: accuracy over batch sizes; bars standard deviations over seeds."
     title, x_label = "Accuracy over batch sizes", "batch size, log scale"
     figures = lines_drawing(frame, "batch_size", caption, x_label=x_label, title=title, log_x=True)
     figures += difference_drawing(claim.parts[1:], "What ScaLA gains at each batch size", "Figure 7", "gains")
     deciding = "; ".join(f"{part.statement} {part.estimate}" for part in claim.deciding[1:])
     return Findings([table], figures, [claim], f"Baseline per doubling of B {claim.parts[0].estimate}; {deciding}.")
-
-
-def size_table(frame: DataFrame) -> DataFrame:
-    """Return tasks and methods as rows, batch sizes as columns; a cell says so if a seed diverged."""
-    keys = ["task", "method", "batch_size"]
-    diverged = frame.groupby(keys, sort=False)["status"].agg(lambda values: (values == "diverged").any())
-    scores = frame.groupby(keys, sort=False)["score"].mean().astype(object)
-    table = scores.where(~diverged, "diverged").unstack("batch_size")
-    return table.rename(columns=lambda size: f"B={size}").rename_axis(columns=None)
 
 
 def c16(frame: DataFrame) -> ClaimRecord:
@@ -74,17 +65,11 @@ def c16(frame: DataFrame) -> ClaimRecord:
     return record(C16, parts, accuracy_gates(frame, arms, column="arm"))
 
 
-STUDY = Study(
-    name="batch_sizes",
+STUDY = declare(
+    __name__,
     title="Accuracy over batch sizes",
     question="How does accuracy fall as the batch grows, by method?",
-    cells=cells,
-    analyse=analyse,
     source="Figure 7",
     paper_found="Accuracy falls from B=32 to 8K; at 8K ScaLA, LAMB and baseline reach 84.4, 83.9, 83.5 on MNLI and "
     "92.6, 91.7, 91.3 on SST-2.",
-    claims=(C16,),
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main(STUDY))

@@ -5,15 +5,13 @@ in which one of its terms is changed: an inner player with a known error, one sa
 grows with T, and an upper clip U far above the weights' norms.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
 import numpy as np
 
 from scala_lab.report.figures.convergence import rate_panels
-from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Tabulation, declare
 from scala_lab.study.statistics import FACTOR, Estimate, mean_interval
 from scala_lab.study.tables import data_frame
 from scala_lab.study.verdicts import Claim, ClaimRecord, at_most, judge, record, within
@@ -35,8 +33,8 @@ OUTER: list[dict[str, Any]] = [
     *({"kappa": 1.0, "upper": upper} for upper in (32.0, 128.0)),
 ]
 """Settings of the outer player; each changes one thing from kappa_alpha 4, an exact inner player and U/L = 2."""
-SETTING = ["kappa", "epsilon", "ascent_steps", "clip", "batch"]
-"""Columns of `outer_rows` that tell the settings apart; clip is U/L."""
+SETTING = ["kappa", "player", "clip", "batch"]
+"""Columns of `outer_rows` that tell the settings apart; player is the inner one, clip U/L."""
 
 SLACK = 0.05
 """How far a fitted exponent may lie from the claimed one: terms of lower order in T bend the line by that much."""
@@ -44,7 +42,6 @@ SLACK = 0.05
 C19 = Claim(
     id="C19",
     source="Theorem of Section 4 and its appendix",
-    study="convergence",
     statement="The expected squared gradient of the Moreau envelope is at most 4 eps max alpha + 2 kappa_alpha D G / "
     "sqrt(T), for every L <= U.",
     paper="at most 4 eps max alpha + 2 kappa_alpha D G / sqrt(T)",
@@ -56,7 +53,6 @@ C19 = Claim(
 C20 = Claim(
     id="C20",
     source="Lemma on projected gradient ascent, appendix",
-    study="convergence",
     statement="The inner maximisation converges linearly: every step shrinks the gap by a factor of at most S/C - 1.",
     paper="C / (2C - S) * log(1/eps) steps for S/C < 2",
     rule="For S/C < 2 no step of any problem shrinks the gap by less than the factor S/C - 1, and the second half of "
@@ -66,7 +62,6 @@ C20 = Claim(
 C22 = Claim(
     id="C22",
     source="ours, on the theorem",
-    study="convergence",
     statement="The printed constant lacks a factor U/L: where weight norms lie far below U, the bound does not hold, "
     "and with the factor it does.",
     paper="the bound holds for all L <= U",
@@ -77,7 +72,6 @@ C22 = Claim(
 C27 = Claim(
     id="C27",
     source="Theorem of Section 4 and its appendix",
-    study="convergence",
     statement="The expected squared gradient falls like eps + kappa_alpha / sqrt(T).",
     paper="exponent of T -1/2; an error eps adds at most 4 eps max alpha; proportional to kappa_alpha",
     rule=f"The exponent of T is at most -1/2 + {SLACK}; what an inner error eps adds at the largest T is at most "
@@ -121,7 +115,12 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         table = rate_table(outer)
         tables.append(Tabulation("", table, "Theorem: E ||grad g||^2 over T against the printed bound.", NOTES))
         figures.append(Drawing("", _rate_figure(outer), "Theorem: squared gradient of the Moreau envelope over T."))
-        sentences.append(_outer_sentence(claims[-1], table))
+        exponent = claims[-1].parts[0].estimate.value if claims[-1].parts else math.nan
+        sentences.append(f"With the theorem's rate and batch the squared gradient falls like T^({exponent:.2f}).")
+        share = table["value / bound"]
+        if share.notna().any():
+            clip = table["U/L"][share.idxmax()]
+            sentences.append(f"The largest value over the printed bound is {share.max():.2f}, at U/L = {clip:g}.")
     if len(inner):
         table = lemma_table(inner)
         tables.append(Tabulation("lemma", table, "Lemma: how a step of projected gradient ascent shrinks the gap."))
@@ -225,50 +224,42 @@ def _added_by_error(frame: DataFrame) -> Estimate:
 
 
 def outer_rows(done: DataFrame) -> DataFrame:
-    """Return one row per setting, T and replica."""
+    """Return one row per setting, T and replica; there is no bound for an inner player of a few ascent steps."""
     rows = [
-        {**cell, "clip": cell["upper"] / cell["lower"], "steps": steps, "bound": cell[f"bound_{steps}"]}
+        {**cell, "clip": cell["upper"] / cell["lower"], "player": _player(cell["epsilon"], cell["ascent_steps"])}
+        | {"steps": steps, "bound": np.nan if cell["ascent_steps"] else cell[f"bound_{steps}"]}
         | {"replica": replica, "value": value}
         for cell in done[done["kappa"].notna()].to_dict("records")
         for steps in cell["steps"]
         for replica, value in enumerate(cell[f"squared_gradient_{steps}"])
     ]
     measured = ["steps", "replica", "value", "bound", "gap", "gradient_bound", "largest_alpha"]
-    return data_frame(rows, SETTING + measured)
+    return data_frame(rows, [*SETTING, "epsilon", "ascent_steps", *measured])
+
+
+def _player(epsilon: float, ascents: float) -> str:
+    if ascents:
+        return f"PGA-{ascents:g}"
+    return f"off by {epsilon:g}" if epsilon else "exact"
 
 
 def inner_rows(done: DataFrame) -> DataFrame:
     """Return one row per random problem of the lemma."""
     names = ["factor", "worst_factor", "bend", "left"]
-    rows = [
-        (cell["kind"], cell["ratio"], *values)
-        for cell in done[done["kind"].notna()].to_dict("records")
-        for values in zip(*(cell[name] for name in names), strict=True)
-    ]
-    return data_frame(rows, ["kind", "ratio", *names])
+    problems = done[done["kind"].notna()].reindex(columns=["kind", "ratio", *names])
+    return problems.explode(names, ignore_index=True).astype(dict.fromkeys(names, float))
 
 
 def rate_table(outer: DataFrame) -> DataFrame:
     """Return one row per setting: fitted exponent of T, value and bound at the largest T."""
     rows = []
-    for (kappa, epsilon, ascents, clip, batch), group in outer.groupby(SETTING, sort=False):
+    for setting, group in outer.groupby(SETTING, sort=False):
         exponent, last = _exponent(group, "steps", "value", "kappa"), group[group["steps"] == group["steps"].max()]
-        value, bound = mean_interval(last["value"]).value, np.nan if ascents else last["bound"].iloc[0]
-        rows.append(
-            {
-                "kappa_alpha": kappa,
-                "inner player": f"PGA-{ascents:g}" if ascents else ("exact" if epsilon == 0 else f"off by {epsilon:g}"),
-                "U/L": clip,
-                "batch": batch,
-                "exponent of T": exponent.value,
-                "low": exponent.low,
-                "high": exponent.high,
-                f"value at T={last['steps'].iloc[0]}": value,
-                "printed bound": bound,
-                "value / bound": value / bound,
-            }
-        )
-    return data_frame(rows)
+        value, bound = mean_interval(last["value"]).value, last["bound"].iloc[0]
+        rows.append((*setting, exponent.value, exponent.low, exponent.high, value, bound, value / bound))
+    columns = ["kappa_alpha", "inner player", "U/L", "batch", "exponent of T", "low", "high"]
+    columns += [f"value at T={outer['steps'].max()}", "printed bound", "value / bound"]
+    return data_frame(rows, columns)
 
 
 def lemma_table(inner: DataFrame) -> DataFrame:
@@ -290,22 +281,18 @@ def lemma_table(inner: DataFrame) -> DataFrame:
 
 def _rate_figure(outer: DataFrame) -> Any:
     tight, base = outer["clip"] == UPPER / LOWER, outer["kappa"] == KAPPA
-    exact = (outer["epsilon"] == 0) & (outer["ascent_steps"] == 0)
-    growing = outer["batch"] == "growing"
-    by_error = outer["epsilon"].map(lambda value: "exact" if value == 0 else f"off by {value:g}")
-    by_error = by_error.where(outer["ascent_steps"] == 0, outer["ascent_steps"].map("PGA-{:g}".format))
+    exact, growing = outer["player"] == "exact", outer["batch"] == "growing"
     by_clip = outer["clip"].map("U/L = {:g}, kappa 1".format).where(growing, "one sample per step, kappa 4")
     panels = [
         ("groups' condition number", exact & growing & tight, outer["kappa"].map("kappa = {:g}".format)),
-        ("error of the inner player", base & growing & tight, by_error),
+        ("error of the inner player", base & growing & tight, outer["player"]),
         ("terms of the statement changed", exact & (((outer["kappa"] == 1) & growing) | ~growing), by_clip),
     ]
     rows = []
     for panel, chosen, labels in panels:
         for (label, steps), group in outer[chosen].groupby([labels[chosen], "steps"], sort=False):
             mean = mean_interval(group["value"])
-            bound = group["bound"].iloc[0] if not group["ascent_steps"].iloc[0] else np.nan
-            rows.append((panel, label, steps, mean.value, mean.low, mean.high, bound))
+            rows.append((panel, label, steps, mean.value, mean.low, mean.high, group["bound"].iloc[0]))
     return rate_panels(
         data_frame(rows, ["panel", "label", "steps", "value", "low", "high", "bound"]),
         "Squared gradient of the Moreau envelope, mean over iterates and replicas",
@@ -331,27 +318,12 @@ def _lemma_figure(done: DataFrame) -> Any:
     )
 
 
-def _outer_sentence(claim: ClaimRecord, table: DataFrame) -> str:
-    exponent = claim.parts[0].estimate.value if claim.parts else math.nan
-    text = f"With the theorem's rate and batch the squared gradient falls like T^({exponent:.2f})."
-    if table["value / bound"].notna().any():
-        worst = table.loc[table["value / bound"].idxmax()]
-        text += f" The largest value over the printed bound is {worst['value / bound']:.2f}, at U/L = {worst['U/L']:g}."
-    return text
-
-
-STUDY = Study(
-    name="convergence",
+STUDY = declare(
+    __name__,
     title="Convergence rate",
     question="Does the squared gradient of the Moreau envelope fall like eps + kappa_alpha / sqrt(T), and does the "
     "inner ascent converge linearly?",
-    cells=cells,
-    analyse=analyse,
     source="Theorem, Section 4 and appendix",
     paper_found="At most 4 eps max alpha + 2 kappa_alpha D G / sqrt(T) for eta = 1/(U sqrt(T)) and a batch that grows "
     "with T; the ascent reaches eps in C/(2C - S) log(1/eps) steps.",
-    claims=(C19, C20, C22, C27),
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main(STUDY))

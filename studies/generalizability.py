@@ -4,14 +4,12 @@ The heat map shows the trials that tuned the baseline's rate: one seed, scored o
 at the tuned rates with all seeds, scored on other rows.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 
 from scala_lab.report.figures.accuracy import rate_heat_map
-from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Tabulation, declare
 from scala_lab.study.gates import Gate, accuracy_gates
 from scala_lab.study.statistics import Estimate, contrast, slope_per_doubling
 from scala_lab.study.tables import data_frame, difference_drawing, notes, status_note
@@ -27,8 +25,6 @@ HALF_STEP = 0.5
 
 C3 = Claim(
     id="C3",
-    source="Figure 1(b)",
-    study="generalizability",
     statement="The best learning rate grows about with the square root of the batch size.",
     paper="roughly sqrt(B) over B = 1K to 8K, not always",
     rule="The exponent of B in the best rate, from a least-squares line through the logarithms, lies within {} to {}. "
@@ -38,8 +34,6 @@ C3 = Claim(
 )
 C4 = Claim(
     id="C4",
-    source="Figure 1(b)",
-    study="generalizability",
     statement="Large batches are less accurate than the small one at their best rates, the more so the larger.",
     paper="the gap to B=32 grows from 1K to 8K; on MNLI it is 0.5 at 1K (Table 2) and 1.3 at 8K (Figure 7)",
     rule="The mean gap of the large batches to the small one, and the slope of accuracy over the large ones per "
@@ -65,12 +59,15 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     measured = [name for name in frame.columns if name.startswith(f"{TUNING_SPLIT}_")]
     rows = profile.settings.get("tuning_samples", 0)
     trials = trials.assign(score=trials[measured[0]] if measured else math.nan, rows=rows)
+    trials["diverged"] = trials["status"] == "diverged"
+    by_rate = trials.assign(shown=trials["score"].astype(object).where(~trials["diverged"], "diverged"))
+    by_rate = by_rate.pivot(index="batch_size", columns="rate", values="shown").rename(columns="{:g}".format)
     claims = [judge(c3, trials, profile.level), judge(c4, arms, profile.level)]
     exponent, gap, slope = (part.estimate for claim in claims for part in claim.parts)
     tables = [
         Tabulation(
             "",
-            heat_table(trials),
+            by_rate.rename_axis(columns=None, index="batch size"),
             f"Figure 1(b): accuracy (%) of the baseline on {task}, batch sizes as rows, rates as columns.",
             [f"AdamW, {profile.settings['epochs']} epochs, one seed, {rows:,} tuning rows.", *status_note(trials)],
         ),
@@ -88,26 +85,13 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
             "best rate of a batch size, dashed where it ends its grid. Lines: rates that the square-root and the "
             "linear rule carry over from the smallest batch shown."
         )
-        heat_map = rate_heat_map(heat_cells(trials), f"Baseline on {task}: accuracy over batch size and rate")
+        heat_map = rate_heat_map(trials, f"Baseline on {task}: accuracy over batch size and rate")
         figures.insert(0, Drawing("", heat_map, caption))
     summary = (
         f"The best rate grows with B to the power {exponent}; large batches lie {gap} below B={small}, and accuracy "
         f"changes by {slope} per doubling."
     )
     return Findings(tables, figures, claims, summary)
-
-
-def heat_cells(trials: DataFrame) -> DataFrame:
-    """Return a row per batch size and rate: the score, nan unless it finished, and whether it diverged."""
-    return trials[["batch_size", "rate", "score"]].assign(diverged=trials["status"] == "diverged")
-
-
-def heat_table(trials: DataFrame) -> DataFrame:
-    """Return batch sizes as rows, rates as columns; a cell says so if it diverged."""
-    cells = heat_cells(trials)
-    cells["score"] = cells["score"].astype(object).where(~cells["diverged"], "diverged")
-    table = cells.pivot(index="batch_size", columns="rate", values="score")
-    return table.rename(columns=lambda rate: f"{rate:g}").rename_axis(columns=None, index="batch size")
 
 
 def best_by_size(arms: DataFrame, small: int) -> DataFrame:
@@ -172,17 +156,11 @@ def c4(frame: DataFrame) -> ClaimRecord:
     return record(C4, parts, accuracy_gates(frame, sizes, column="batch_size"))
 
 
-STUDY = Study(
-    name="generalizability",
+STUDY = declare(
+    __name__,
     title="Accuracy over batch size and learning rate",
     question="How do the best learning rate and the accuracy it reaches change with the batch size?",
-    cells=cells,
-    analyse=analyse,
     source="Figure 1(b)",
     paper_found="BERT-base on MNLI: the best rate grows roughly with the square root of B, though not always; the gap "
     "to the small batch grows from B=1K to 8K.",
-    claims=(C3, C4),
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main(STUDY))

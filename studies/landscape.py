@@ -1,20 +1,15 @@
 """The loss around the checkpoint of each method: along its top eigenvector, and over a random plane."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from scala_lab.report.figures.landscape import side_by_side, slice_1d_plot
-from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, RunResult, Tabulation, declare
 from scala_lab.study.tables import data_frame
 from studies._checkpoints import RATE_NOTE, SIDE_BY_SIDE, measured_cells, run_cells
-
-if TYPE_CHECKING:
-    from scala_lab.training.run_dir import RunResult
 
 LINE, PLANE = {"line_points": 31, "line_reach": 1.0}, {"plane_points": 11, "plane_reach": 1.0}
 X_LABEL = "random direction 1 (in weight norms, row by row)"
@@ -70,7 +65,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     task, results = done["task"].iloc[0], done.to_dict("records")
     lines = {run["method"]: _slice(run, "line", "position") for run in results}
     planes = {run["method"]: _slice(run, "plane", "x", "y") for run in results}
-    table = landscape_table(results, lines, planes)
+    table = data_frame(_table_row(run, lines[run["method"]], planes[run["method"]]) for run in results)
     rises = ", ".join(f"{row['method']} {row[NEAR]:.3g}" for row in table.to_dict("records"))
     notes = [
         f"Mean training loss over {profile.curvature.samples} rows of {task}, seed {profile.seeds[0]}, no dropout.",
@@ -90,41 +85,28 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     )
 
 
-def landscape_table(
-    results: list[dict[str, Any]], lines: dict[str, DataFrame], planes: dict[str, DataFrame]
-) -> DataFrame:
-    """Return one row per method: the loss at the checkpoint, along the line and over the plane."""
-    rows = []
-    for run in results:
-        line, plane = lines[run["method"]], planes[run["method"]]
-        centre = float(line.loc[line["position"].abs().idxmin(), "loss"])
-        radius = np.hypot(plane["x"], plane["y"])
-        near = plane.loc[(radius > 0) & (radius < 0.3 * radius.max()), "loss"]
-        rows.append(
-            {
-                "method": run["method"],
-                "B": run["batch_size"],
-                "loss": centre,
-                "top eigenvalue": run["eigenvalue"],
-                "largest loss on the line": line["loss"].max(),
-                NEAR: float(near.mean()) - centre,
-                "mean loss over the plane": plane["loss"].mean(),
-            }
-        )
-    return data_frame(rows)
+def _table_row(run: dict[str, Any], line: DataFrame, plane: DataFrame) -> dict[str, Any]:
+    """Return a method's loss at the checkpoint, along the line and over the plane."""
+    centre = float(line.loc[line["position"].abs().idxmin(), "loss"])
+    radius = np.hypot(plane["x"], plane["y"])
+    near = plane.loc[(radius > 0) & (radius < 0.3 * radius.max()), "loss"]
+    return {
+        "method": run["method"],
+        "B": run["batch_size"],
+        "loss": centre,
+        "top eigenvalue": run["eigenvalue"],
+        "largest loss on the line": line["loss"].max(),
+        NEAR: float(near.mean()) - centre,
+        "mean loss over the plane": plane["loss"].mean(),
+    }
 
 
 def _slice(run: dict[str, Any], kind: str, *axes: str) -> DataFrame:
     return data_frame({name: np.array(run[f"{kind}_{name}"], dtype=float) for name in (*axes, "loss", "accuracy")})
 
 
-STUDY = Study(
-    name="landscape",
+STUDY = declare(
+    __name__,
     title="Loss landscape",
     question="Is the loss around a large-batch model steeper than around a small-batch one and ScaLA's, by eye?",
-    cells=cells,
-    analyse=analyse,
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main(STUDY))

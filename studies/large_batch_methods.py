@@ -4,17 +4,15 @@ Beside the paper's three stand methods that a reader would ask for today: SAM, F
 acts.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
-from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, main
+from scala_lab.study import Cell, DataFrame, Findings, Profile, declare
 from scala_lab.study.gates import accuracy_gates
 from scala_lab.study.statistics import paired_difference
 from scala_lab.study.tables import accuracy_findings
 from scala_lab.study.variants import BASELINE, EFFECTIVE, FREELB, LAMB, RDROP, SAM, SCALA_OTHER, SCALA_TUNED, arm_cells
 from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, effect, no_worse, record
-from studies._paper_tables import TABLE_2, paper_table
+from studies._paper_tables import paper_table
 
 INDEX = ("model", "method", "batch_size")
 RIVALS = (EFFECTIVE, FREELB, SAM, RDROP)
@@ -22,8 +20,6 @@ METHODS = (BASELINE, LAMB, SCALA_TUNED, SCALA_OTHER, *RIVALS)
 
 C10 = Claim(
     id="C10",
-    source="Table 2",
-    study="large_batch_methods",
     statement="At one large batch size ScaLA is more accurate than LAMB and the baseline, and LAMB no worse than the "
     "baseline.",
     paper="89.4 / 88.6 / 88.4 (BERT), 92.9 / 92.1 / 92.1 (RoBERTa)",
@@ -44,14 +40,13 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         profile,
         frame,
         [c10],
-        about="Table 2",
-        caption=f"steps and accuracy (%) of large-batch methods at B={profile.large_batch}.",
+        caption=f"Table 2: steps and accuracy (%) of large-batch methods at B={profile.large_batch}.",
         note="Baseline, FreeLB and SAM train with AdamW, the others with LAMB.",
         index=INDEX,
         shown=("steps", "score", "dev"),
         against=LAMB.method,
         title=f"Methods at B={profile.large_batch}",
-        tables=[paper_table(2, TABLE_2, INDEX)],
+        tables=[paper_table(2)],
         found="ScaLA differs from LAMB by {} and from the baseline by {}.",
     )
 
@@ -72,16 +67,10 @@ def c10(frame: DataFrame) -> ClaimRecord:
     return record(C10, parts, accuracy_gates(frame, (scala, lamb, baseline)))
 
 
-STUDY = Study(
-    name="large_batch_methods",
+STUDY = declare(
+    __name__,
     title="Large-batch methods",
     question="Which method is most accurate at one large batch size?",
-    cells=cells,
-    analyse=analyse,
     source="Table 2",
     paper_found="Averages at B=1K: ScaLA 89.4, LAMB 88.6, baseline 88.4 (BERT-base); 92.9, 92.1, 92.1 (RoBERTa-large).",
-    claims=(C10,),
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main(STUDY))

@@ -4,15 +4,13 @@ The rule carries the rate that is tuned at the small batch size over: the baseli
 optimizer, LAMB.
 """
 
-from __future__ import annotations
-
-from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Findings, Profile, Tabulation, declare
 from scala_lab.study.gates import accuracy_gates
 from scala_lab.study.statistics import paired_difference
 from scala_lab.study.tables import accuracy_findings
 from scala_lab.study.variants import BASELINE, SCALA_TUNED, SMALL_BATCH, arm_cells
 from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, effect, equivalent, record
-from studies._paper_tables import TABLE_6, paper_table
+from studies._paper_tables import paper_table
 
 TUNED = (BASELINE.but("baseline, tuned rate"), SCALA_TUNED.but("ScaLA, tuned rate"))
 RULED = (BASELINE.but("baseline, rule's rate"), SCALA_TUNED.but("ScaLA, rule's rate"))
@@ -20,8 +18,6 @@ PAPER_NOTE = "The tuned baseline at B=1024 has 88.5 here and 88.4 in the paper's
 
 C18 = Claim(
     id="C18",
-    source="Table 6",
-    study="lr_scaling",
     statement="For ScaLA the square-root rule serves as well as tuning the rate.",
     paper="89.7 by rule, 89.4 tuned",
     rule=f"ScaLA at the rule's rate minus ScaLA at the tuned rate is equal to 0 within {EQUAL} points. Where both "
@@ -29,8 +25,6 @@ C18 = Claim(
 )
 C25 = Claim(
     id="C25",
-    source="Table 6",
-    study="lr_scaling",
     statement="With the square-root rule's rate the large-batch baseline stays below the small batch.",
     paper="88.7 against 89.4",
     rule="The baseline at the large batch size and the rule's rate minus the baseline at the small batch size is an "
@@ -48,29 +42,24 @@ def cells(profile: Profile) -> list[Cell]:
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
     """Compare accuracy with tuned rates and with the rule's."""
+    rates = frame.groupby(["method", "batch_size", "task"], sort=False)["rate"].first().unstack("task")
+    rates = rates.rename_axis(index=["method", "batch size"], columns=None)
     return accuracy_findings(
         profile,
         frame,
         [c18, c25],
-        about="Table 6",
-        caption=f"accuracy (%) with tuned rates and with the square-root rule at B={profile.large_batch}.",
+        caption=f"Table 6: accuracy (%) with tuned rates and with the square-root rule at B={profile.large_batch}.",
         note=f"The rule carries over the rate tuned at B={profile.small_batch}: the baseline's own, and for ScaLA "
         "LAMB's.",
         against=SMALL_BATCH.method,
         title="The rule's rate and the tuned one",
         tables=[
-            Tabulation("rates", rate_table(frame), "Table 6: the rates behind it, by task."),
-            paper_table(6, TABLE_6, notes=[PAPER_NOTE]),
+            Tabulation("rates", rates, "Table 6: the rates behind it, by task."),
+            paper_table(6, [PAPER_NOTE]),
         ],
         found="ScaLA with the rule's rate minus ScaLA tuned: {}; the baseline with the rule's rate minus the small "
         "batch: {}.",
     )
-
-
-def rate_table(frame: DataFrame) -> DataFrame:
-    """Return the rate of every row and task."""
-    rates = frame.groupby(["method", "batch_size", "task"], sort=False)["rate"].first().unstack("task")
-    return rates.rename_axis(index=["method", "batch size"], columns=None)
 
 
 def c18(frame: DataFrame) -> ClaimRecord:
@@ -92,16 +81,10 @@ def c25(frame: DataFrame) -> ClaimRecord:
     return record(C25, parts, accuracy_gates(frame, (ruled, small)))
 
 
-STUDY = Study(
-    name="lr_scaling",
+STUDY = declare(
+    __name__,
     title="Tuned rates and the square-root rule",
     question="Does the square-root rule serve as well as tuning the rate at the large batch size?",
-    cells=cells,
-    analyse=analyse,
     source="Table 6",
     paper_found="ScaLA averages 89.7 by rule and 89.4 tuned; the baseline 88.7 and 88.5, both below its 89.4 at B=32.",
-    claims=(C18, C25),
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main(STUDY))

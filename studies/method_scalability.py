@@ -1,12 +1,9 @@
 """Figure 5: how the time of a whole run falls with the number of workers, for every method."""
 
-from __future__ import annotations
-
 import math
 
 from scala_lab.report.figures.timing import worker_lines
-from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
-from scala_lab.study.statistics import Estimate
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Tabulation, declare
 from scala_lab.study.variants import BASELINE, LAMB, SCALA, SCALA_EARLY, WITHOUT_DELAY
 from scala_lab.study.verdicts import Claim, ClaimRecord, effect, judge, record, within
 from scala_lab.timing.calibration import WITHIN
@@ -97,13 +94,11 @@ def _sentence(lines: DataFrame) -> str:
 C14 = Claim(
     id="C14",
     source="Figure 5, Section 5",
-    study="method_scalability",
     statement="All large-batch methods scale to 32 workers, and the delayed start of the noise saves most on 1 to 16.",
     paper="the four large-batch lines fall up to 32 workers, where they meet",
     rule=f"Per doubling of workers each large-batch line falls by a factor above {GAIN}; without delay over with delay "
     "(the later t_s) is larger on up to 16 workers than on 32, the smallest factor of interest 1.1. ScaLA with the "
-    "earlier t_s stands "
-    f"beside. The unit is the timed step; takes steps timed with {PAPER_WORKERS} workers.",
+    f"earlier t_s stands beside. The unit is the timed step; takes steps timed with {PAPER_WORKERS} workers.",
 )
 
 
@@ -118,34 +113,21 @@ def c14(frame: DataFrame) -> ClaimRecord:
             parts.append(within(about, gain, GAIN, math.inf, contextual=early))
     if not parts:
         return record(C14, ())
+    of_label = frame.pivot_table("seconds", ["step", "workers"], "label").reindex(columns=[NO_DELAY, SCALA.method])
+    saved = (of_label[NO_DELAY] / of_label[SCALA.method]).unstack("workers")
+    few = saved.drop(columns=PAPER_WORKERS, errors="ignore")  # their geometric mean, step by step, over that on 32
+    timed = PAPER_WORKERS in saved and len(few.columns) > 0
+    ratios = few.prod(axis=1, skipna=False) ** (1 / len(few.columns)) / saved[PAPER_WORKERS] if timed else []
     about = "what the delay saves on fewer workers, over that on 32"
-    parts.append(effect(about, _saved_on_fewer(frame), None, 1.1))
+    parts.append(effect(about, timings.factor_of(ratios), None, 1.1))
     return record(C14, parts, [timings.workers_gate(sorted(set(frame["workers"])), PAPER_WORKERS)])
 
 
-def _saved_on_fewer(frame: DataFrame) -> Estimate:
-    """Return, step by step, the geometric mean of without delay over with delay on fewer workers, over that on 32."""
-    late, scala = (
-        frame[frame["label"] == label].pivot_table("seconds", "step", "workers") for label in (NO_DELAY, SCALA.method)
-    )
-    saved = late / scala
-    if PAPER_WORKERS not in saved or len(saved.columns) < 2:
-        return timings.factor_of([])
-    few = saved.drop(columns=PAPER_WORKERS)
-    return timings.factor_of(few.prod(axis=1, skipna=False) ** (1 / len(few.columns)) / saved[PAPER_WORKERS])
-
-
-STUDY = Study(
-    name="method_scalability",
+STUDY = declare(
+    __name__,
     title="Scalability of the methods",
     question="How does the time of a whole run fall with the number of workers for each method?",
-    cells=cells,
-    analyse=analyse,
     source="Figure 5",
     paper_found="BERT-base on SST-2: B=32 stops at 4 GPUs, all large-batch methods scale to 32, where they take about "
     "equally long; the delay saves most on 1 to 16.",
-    claims=(C14,),
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main(STUDY))

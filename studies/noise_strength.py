@@ -4,13 +4,11 @@ Adversarial noise with normalized ascent (rho = omega) over decades of omega, in
 embedding, with shared dropout masks, so that the noise is the only difference between the two passes.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
 from scala_lab.report.figures.accuracy import ACCURACY
-from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Findings, Profile, Tabulation, declare
 from scala_lab.study.statistics import paired_difference
 from scala_lab.study.tables import HEADINGS, lines_drawing, means_by, notes, two_digits
 from scala_lab.study.variants import EFFECTIVE, LAMB, arm_cells
@@ -52,7 +50,14 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         log_x=True,
         log_y=(DIVERGENCE,),
     )
-    return Findings([table], figures, (), _summary(frame))
+    scores = frame[frame["method"] == NORMALIZED].groupby("omega")["score"].mean().dropna()
+    if scores.empty:
+        return Findings([table], figures)
+    summary = (
+        f"Without noise {frame[frame['method'] == NO_NOISE]['score'].mean():.2f}%; with normalized ascent the best is "
+        f"{scores.max():.2f}% at omega {scores.idxmax():g}, the worst {scores.min():.2f}% at {scores.idxmin():g}."
+    )
+    return Findings([table], figures, (), summary)
 
 
 def strength_table(frame: DataFrame, level: float) -> DataFrame:
@@ -61,32 +66,16 @@ def strength_table(frame: DataFrame, level: float) -> DataFrame:
     for row, (method, omega) in enumerate(zip(means["method"], means["omega"], strict=True)):
         if method != NO_NOISE:
             pair = frame[(frame["omega"] == math.inf) | ((frame["method"] == method) & (frame["omega"] == omega))]
-            gain = paired_difference(pair, method, NO_NOISE, level=level)
+            gain = paired_difference(pair, method, NO_NOISE).at(level)
             means.loc[row, ["minus no noise", "from", "to"]] = gain.value, *gain.interval
     means["omega"] = means["omega"].where(means["omega"] != math.inf)
     means[DIVERGENCE] = two_digits(means[DIVERGENCE])
     return means.set_index(["method", "omega"])
 
 
-def _summary(frame: DataFrame) -> str:
-    plain = frame[frame["method"] == NO_NOISE]["score"].mean()
-    scores = frame[frame["method"] == NORMALIZED].groupby("omega")["score"].mean().dropna()
-    if scores.empty:
-        return ""
-    return (
-        f"Without noise {plain:.2f}%; with normalized ascent the best is {scores.max():.2f}% at omega "
-        f"{scores.idxmax():g}, the worst {scores.min():.2f}% at {scores.idxmin():g}."
-    )
-
-
-STUDY = Study(
-    name="noise_strength",
+STUDY = declare(
+    __name__,
     title="Strength of the noise",
     question="How strong must the noise be to act, and when is it too strong?",
-    cells=cells,
-    analyse=analyse,
     paper_found="Only rho 1e-4 and omega 1e-5 are reported, as values that worked well enough.",
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main(STUDY))

@@ -3,23 +3,19 @@
 All kinds branch off LAMB's runs at the paper's later t_s, so that they differ in the noise alone.
 """
 
-from __future__ import annotations
-
-from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, main
+from scala_lab.study import Cell, DataFrame, Findings, Profile, declare
 from scala_lab.study.gates import accuracy_gates
 from scala_lab.study.statistics import paired_difference
 from scala_lab.study.tables import accuracy_findings
 from scala_lab.study.variants import BASELINE, EFFECTIVE, GAUSSIAN, LAMB, ONE_DRAW, RDROP, SCALA, TWO_DRAWS, arm_cells
 from scala_lab.study.verdicts import Claim, ClaimRecord, effect, record
-from studies._paper_tables import TABLE_5, paper_table
+from studies._paper_tables import paper_table
 
 SCALA_LP = SCALA.but("ScaLA (LP)")
 SCALA_GT = SCALA.but("ScaLA (GT)", target="GT")
 
 C13 = Claim(
     id="C13",
-    source="Table 5",
-    study="perturbation_kinds",
     statement="Noise along the label probability helps more than noise along the true label, that more than Gaussian "
     "noise, and that more than none.",
     paper="89.4 / 89.0 / 88.7 / 88.4",
@@ -41,8 +37,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         profile,
         frame,
         [c13],
-        about="Table 5",
-        caption=f"accuracy (%) by kind of perturbation at B={profile.large_batch}.",
+        caption=f"Table 5: accuracy (%) by kind of perturbation at B={profile.large_batch}.",
         note="The baseline is AdamW, all other rows LAMB. Beyond the paper: 'two draws, no noise': the divergence of "
         "two dropout draws alone; 'noise, one draw': the paper's noise with shared masks; ScaLA-effective: noise large "
         "enough to act, from the earlier t_s on; R-Drop as published: two draws from the first step on, both of which "
@@ -50,7 +45,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         index=("method",),
         against=LAMB.method,
         title="Kinds of perturbation",
-        tables=[paper_table(5, TABLE_5, ("method",))],
+        tables=[paper_table(5)],
         found="LP minus GT {}; GT minus Gaussian {}; Gaussian minus none {}.",
     )
 
@@ -68,16 +63,10 @@ def c13(frame: DataFrame) -> ClaimRecord:
     return record(C13, parts, accuracy_gates(frame, arms))
 
 
-STUDY = Study(
-    name="perturbation_kinds",
+STUDY = declare(
+    __name__,
     title="Kinds of perturbation",
     question="Does the direction of the noise matter: none, random, along the true label, along the prediction?",
-    cells=cells,
-    analyse=analyse,
     source="Table 5",
     paper_found="Averages: LP 89.4, GT 89.0, Gaussian 88.7, none 88.4.",
-    claims=(C13,),
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main(STUDY))

@@ -1,13 +1,11 @@
 """Figure 4: what do more ascent steps on the noise cost, and what do they gain?"""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import product
 
 from scala_lab.report.figures.accuracy import ACCURACY
-from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Findings, Profile, Tabulation, declare
 from scala_lab.study.gates import accuracy_gates
 from scala_lab.study.statistics import FACTOR, Estimate, contrast, mean_interval, paired_ratio
 from scala_lab.study.tables import lines_drawing, means_by, notes
@@ -18,8 +16,6 @@ PANELS = {ACCURACY: "score", "cost (forward passes over the rows)": "forward_pas
 
 C8 = Claim(
     id="C8",
-    source="Figure 4",
-    study="perturbation_steps",
     statement="More than one ascent step costs linearly more and gains no accuracy.",
     paper="cost grows almost linearly with T; the best accuracy is at T=1 (QNLI)",
     rule="Forward passes at the largest T over those at T=1 above 1; where three T were run, those that a further step "
@@ -74,8 +70,13 @@ def c8(frame: DataFrame) -> ClaimRecord:
     cost = paired_ratio(scala, steps[-1], steps[0], value="forward_passes", column="pga_steps")
     parts = [within(f"forward passes at T={steps[-1]} over T={steps[0]}", cost, 1.0, math.inf, gated=False)]
     if len(steps) > 2:
-        about = "passes added by the last further step over those by the first"
-        parts.append(equivalent(about, _cost_growth(scala, steps), SAME_RATIO, paper=1.0, gated=False))
+        wide = scala.pivot_table("forward_passes", "seed", "pga_steps").reindex(columns=steps)
+        last, first = ((wide[high] - wide[low]) / (high - low) for low, high in (steps[-2:], steps[:2]))
+        about, growth = (
+            "passes added by the last further step over those by the first",
+            mean_interval(last / first, FACTOR),
+        )
+        parts.append(equivalent(about, growth, SAME_RATIO, paper=1.0, gated=False))
     weights = {**dict.fromkeys(steps[1:], 1 / (len(steps) - 1)), steps[0]: -1.0}
     for method, rows in frame.groupby("method", sort=False):
         gain = contrast(rows, weights, column="pga_steps")
@@ -84,23 +85,10 @@ def c8(frame: DataFrame) -> ClaimRecord:
     return record(C8, parts, accuracy_gates(scala, steps, column="pga_steps"))
 
 
-def _cost_growth(frame: DataFrame, steps: list[int]) -> Estimate:
-    """Return the passes per further step between the two largest T, over those between the two smallest."""
-    wide = frame.pivot_table("forward_passes", "seed", "pga_steps").reindex(columns=steps)
-    last, first = ((wide[high] - wide[low]) / (high - low) for low, high in (steps[-2:], steps[:2]))
-    return mean_interval(last / first, FACTOR)
-
-
-STUDY = Study(
-    name="perturbation_steps",
+STUDY = declare(
+    __name__,
     title="Number of ascent steps",
     question="What do more ascent steps on the noise cost, and what do they gain?",
-    cells=cells,
-    analyse=analyse,
     source="Figure 4",
     paper_found="QNLI: the overhead grows almost linearly with T, and the best accuracy is at T=1.",
-    claims=(C8,),
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main(STUDY))

@@ -5,12 +5,10 @@ the paper's tables they are fitted on two tasks, and the other two test it. What
 marked so.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from scala_lab.report.figures.timing import worker_lines
-from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Tabulation, declare
 from scala_lab.study.tables import data_frame
 from scala_lab.sweep.cells import Measurement
 from scala_lab.timing.calibration import WITHIN, Calibration
@@ -170,13 +168,8 @@ def _paper(done: DataFrame) -> Findings:
     )
 
 
-STUDY = Study(
-    name="projection",
+STUDY = declare(
+    __name__,
     title="Projection",
     question="Does one small model of time predict runs that it has not seen, and what does it say of more workers?",
-    cells=cells,
-    analyse=analyse,
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main(STUDY))

@@ -1,12 +1,10 @@
 """Figure 1(a): how the time of an epoch falls with the number of workers, at a small and a large batch size."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 
 from scala_lab.report.figures.timing import exchange_bars, worker_lines
-from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Tabulation, declare
 from scala_lab.study.variants import BASELINE
 from scala_lab.study.verdicts import Claim, ClaimRecord, at_most, judge, record, within
 from scala_lab.timing.calibration import WITHIN
@@ -52,10 +50,8 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     ]
     table, figures = epoch_table(rows), []
     if len(here):
-        figure = worker_lines(
-            figure_rows(here, projected), "Time per epoch over workers, with and without communication"
-        )
-        figures.append(Drawing("", figure, f"Figure 1(a): scalability on {task}."))
+        lines, title = figure_rows(here, projected), "Time per epoch over workers, with and without communication"
+        figures.append(Drawing("", worker_lines(lines, title), f"Figure 1(a): scalability on {task}."))
         notes += timings.projection_note(projected)
     if (rows["workers"] > 1).any():
         adds = "Figure 1(a): what communication adds to a step, by batch size and by what the workers talk over."
@@ -155,7 +151,6 @@ def _sentence(table: DataFrame) -> str:
 C1 = Claim(
     id="C1",
     source="Figure 1(a), Section 3",
-    study="scalability",
     statement="At the small batch size time stops falling at about 4 workers; without communication it goes on.",
     paper="B=32: plateau from 4 of 32 workers on",
     rule=f"Per doubling of workers: beyond {KNEE} the time falls by a factor below {GAIN}, up to {KNEE} and without "
@@ -182,7 +177,6 @@ def c1(frame: DataFrame) -> ClaimRecord:
 C2 = Claim(
     id="C2",
     source="Figure 1(a), Section 3",
-    study="scalability",
     statement="At the large batch size time keeps falling up to 32 workers.",
     paper="B=1K: falls from 1 to 32 workers",
     rule=f"Per doubling of workers, over all and over the last, the time falls by a factor above {GAIN}. The unit is "
@@ -204,17 +198,11 @@ def c2(frame: DataFrame) -> ClaimRecord:
     return record(C2, parts, [timings.workers_gate(counts, PAPER_WORKERS)])
 
 
-STUDY = Study(
-    name="scalability",
+STUDY = declare(
+    __name__,
     title="Scalability",
     question="Does more workers mean less time, at a small and at a large batch size?",
-    cells=cells,
-    analyse=analyse,
     source="Figure 1(a)",
     paper_found="BERT-base on MNLI: at B=32 time falls up to 4 GPUs and no further, because communication dominates; "
     "at B=1K it falls up to 32.",
-    claims=(C1, C2),
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main(STUDY))

@@ -16,19 +16,20 @@ import numpy as np
 
 from scala_lab.report.figures.accuracy import difference_figure
 from scala_lab.report.figures.curvature import sharpness_bars, sharpness_over_loss
-from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Tabulation, declare
 from scala_lab.study.gates import accuracy_gates
 from scala_lab.study.statistics import LEVEL, Estimate, paired_ratio
 from scala_lab.study.tables import data_frame
-from scala_lab.study.variants import BASELINE, LAMB, SCALA_OTHER, SMALL_BATCH
+from scala_lab.study.variants import BASELINE, EFFECTIVE, LAMB, SAM, SCALA_OTHER, SCALA_TUNED, SMALL_BATCH
 from scala_lab.study.verdicts import SAME_RATIO, Claim, ClaimRecord, effect, judge, no_worse, record
 from scala_lab.sweep.cells import Measurement
-from studies._checkpoints import ALL, RATE_NOTE, SIDE_BY_SIDE, measured_cells, run_cells
+from studies._checkpoints import RATE_NOTE, SIDE_BY_SIDE, measured_cells, run_cells
 
 if TYPE_CHECKING:
     from scala_lab.curvature.checkpoint import Loaded
     from scala_lab.training.run_dir import RunResult
 
+METHODS = (SMALL_BATCH, BASELINE, LAMB, SCALA_TUNED, SCALA_OTHER, EFFECTIVE, SAM)
 MAX_POWER_PRODUCTS, POWER_TOL = 30, 1e-2
 """Hessian products and tolerance of the check by power iteration, which needs far more than Lanczos."""
 CHECKS = 8
@@ -130,12 +131,12 @@ def cells(profile: Profile) -> list[Cell]:
 
     The first seed is checked by power iteration; the paper's three methods are also measured at equal loss.
     """
-    plan, runs = profile.curvature, run_cells(profile, ALL, kind=RUN)
+    plan, runs = profile.curvature, run_cells(profile, METHODS, kind=RUN)
     settings = {"samples": plan.samples, "tol": plan.tol, "threads": plan.threads}
 
     def by_seed(seed: int) -> dict[str, Any]:
-        checked = {"power_products": MAX_POWER_PRODUCTS if seed == profile.seeds[0] else 0}
-        return {**settings, "sets": plan.sets, **checked}
+        products = MAX_POWER_PRODUCTS if seed == profile.seeds[0] else 0
+        return {**settings, "sets": plan.sets, "power_products": products}
 
     names, matched = [variant.method for variant in SIDE_BY_SIDE], []
     for seed in profile.seeds:
@@ -153,16 +154,14 @@ def sharpness_rows(frame: DataFrame) -> DataFrame:
     nan for one set), loss, residuals and so on at the end; matched, matched_loss and matched_epoch at equal loss.
     """
     runs, found = frame[frame["kind"] == RUN], frame[frame["status"] == "finished"]
-    ends = found[found["kind"] == "measurement"].set_index(["method", "seed"])
+    names = ["eigenvalues", "residuals", "converged", "hvps", "power_eigenvalue", "power_residual", "power_hvps"]
+    names = [*MEASURED[:3], *names]
+    ends = found[found["kind"] == "measurement"].set_index(["method", "seed"]).reindex(columns=names)
+    rows = runs.drop(columns=names, errors="ignore").join(ends, on=["method", "seed"])
     equal = found[found["kind"] == MATCHED].set_index("seed")
-    keys = list(zip(runs["method"], runs["seed"], strict=True))
-    columns: dict[str, list[Any]] = {}
-    names = ("eigenvalues", "residuals", "converged", "hvps", "power_eigenvalue", "power_residual", "power_hvps")
-    for name in (*MEASURED[:3], *names):
-        columns[name] = [ends[name].get(key) if name in ends else None for key in keys]
+    keys = list(zip(rows["method"], rows["seed"], strict=True))
     for name, part in zip(MEASURED[3:], ("eigenvalue", "loss", "epoch"), strict=True):
-        columns[name] = [equal.get(f"{method}:{part}", {}).get(seed) for method, seed in keys]
-    rows = runs.drop(columns=[name for name in columns if name in runs]).assign(**columns)
+        rows[name] = [equal.get(f"{method}:{part}", {}).get(seed) for method, seed in keys]
     rows[MEASURED] = rows[MEASURED].astype(float)
     lost = [not value or value != value for value in rows["converged"]]
     rows.loc[lost, ["eigenvalue", "deviation"]] = math.nan
@@ -209,7 +208,7 @@ def sharpness_table(done: DataFrame, level: float = LEVEL) -> DataFrame:
     for method, runs in done.groupby("method", sort=False):
         over_small, check = Estimate(math.nan), runs[runs["power_hvps"].notna()]
         if method != SMALL_BATCH.method:
-            over_small = paired_ratio(done, method, SMALL_BATCH.method, value="eigenvalue", level=level)
+            over_small = paired_ratio(done, method, SMALL_BATCH.method, value="eigenvalue").at(level)
         rows.append(
             {
                 "method": method,
@@ -250,12 +249,9 @@ def loss_rows(done: DataFrame) -> DataFrame:
 
 
 def _bars(done: DataFrame) -> Any:
-    rows = [
-        (f"{run['method']} (B = {run['batch_size']})", value, bool(run["converged"]))
-        for run in done.to_dict("records")
-        for value in run["eigenvalues"]
-    ]
-    figure = sharpness_bars(data_frame(rows, ["checkpoint", "eigenvalue", "converged"]))
+    names = [f"{method} (B = {size})" for method, size in zip(done["method"], done["batch_size"], strict=True)]
+    sets = done.assign(checkpoint=names, eigenvalue=done["eigenvalues"]).explode("eigenvalue")
+    figure = sharpness_bars(sets.astype({"eigenvalue": float, "converged": bool}))
     figure.axes[0].set_xlabel(
         "top eigenvalue (nats per squared unit of weight)\nmean and standard deviation over seeds and sets of samples"
     )
@@ -265,7 +261,6 @@ def _bars(done: DataFrame) -> Any:
 C5 = Claim(
     id="C5",
     source="Figure 1(c), Section 3",
-    study="sharpness",
     statement="A model trained with a large batch ends in a sharper place than one trained with a small batch, and its "
     "sharpness varies more between samples.",
     paper="top eigenvalue 2.6x, deviation 3.9x",
@@ -277,7 +272,6 @@ C5 = Claim(
 C6 = Claim(
     id="C6",
     source="Figure 1(c), Section 5",
-    study="sharpness",
     statement="ScaLA ends in a place much less sharp than the large-batch baseline does, and a little less sharp than "
     "the small-batch baseline.",
     paper="6.9x smaller than at the large batch, 2.6x of which is the small batch's, but 'slightly' below that",
@@ -315,17 +309,11 @@ def c6(frame: DataFrame) -> ClaimRecord:
     return record(C6, parts, accuracy_gates(frame, (small, large, scala)))
 
 
-STUDY = Study(
-    name="sharpness",
+STUDY = declare(
+    __name__,
     title="Sharpness",
     question="Does a large batch end in a sharper place than a small one, and ScaLA in a flatter one?",
-    cells=cells,
-    analyse=analyse,
     source="Figure 1(c)",
     paper_found="BERT-base on MNLI: the top eigenvalue at B=1K is 2.6x that at B=32, its deviation 3.9x; ScaLA's is "
     "6.9x smaller than B=1K's, slightly below B=32's.",
-    claims=(C5, C6),
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main(STUDY))

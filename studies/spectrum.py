@@ -1,18 +1,12 @@
 """The whole spectrum of the Hessian at the end of training: both ends, trace, density, and each layer's alpha_i."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scala_lab.report.figures.curvature import density_lines, layer_bars
-from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, RunResult, Tabulation, declare
 from scala_lab.study.tables import data_frame
 from studies._checkpoints import RATE_NOTE, SIDE_BY_SIDE, measured_cells, run_cells
-
-if TYPE_CHECKING:
-    from scala_lab.training.run_dir import RunResult
-
 
 PROBES, LANCZOS_STEPS, TRACE_PRODUCTS = 1, 30, 15
 """Of the density, and the maximum number of probes of the trace."""
@@ -119,13 +113,8 @@ def spectrum_table(results: list[dict[str, Any]]) -> DataFrame:
     )
 
 
-STUDY = Study(
-    name="spectrum",
+STUDY = declare(
+    __name__,
     title="Spectrum",
     question="What does the whole spectrum look like, which layers are sharp, and how large is kappa_alpha?",
-    cells=cells,
-    analyse=analyse,
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main(STUDY))

@@ -1,11 +1,9 @@
 """Figure 8: from which epoch on should the noise act?"""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 
-from scala_lab.study import Cell, DataFrame, Findings, Profile, Study, main
+from scala_lab.study import Cell, DataFrame, Findings, Profile, declare
 from scala_lab.study.gates import accuracy_gates
 from scala_lab.study.statistics import contrast
 from scala_lab.study.tables import accuracy_findings, lines_drawing
@@ -14,8 +12,6 @@ from scala_lab.study.verdicts import EQUAL, Claim, ClaimRecord, at_most, effect,
 
 C17 = Claim(
     id="C17",
-    source="Figure 8",
-    study="switch_point",
     statement="Noise from the start gains little, noise from a middle t_s on gains most, noise too late loses again.",
     paper="accuracy rises with t_s and falls when it is late (MNLI, SST-2; curves without numbers)",
     rule=f"Noise from the start minus LAMB is at most {EQUAL} points, half of what the paper claims for ScaLA; the "
@@ -40,8 +36,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         profile,
         frame,
         [c17],
-        about="Figure 8",
-        caption=f"accuracy (%) and cost over t_s at B={profile.large_batch}.",
+        caption=f"Figure 8: accuracy (%) and cost over t_s at B={profile.large_batch}.",
         note="The paper's Table 3 has t_s=0 above its t_s of 3 or 5 on average, 89.5 against 89.4, which its Figure 8 "
         "does not suggest.",
         tasks=profile.pair,
@@ -78,17 +73,11 @@ def c17(frame: DataFrame) -> ClaimRecord:
     return record(C17, parts, gates)
 
 
-STUDY = Study(
-    name="switch_point",
+STUDY = declare(
+    __name__,
     title="When the noise starts",
     question="From which epoch on should the noise act?",
-    cells=cells,
-    analyse=analyse,
     source="Figure 8",
     paper_found="MNLI and SST-2: noise from the start gains little, accuracy rises as t_s grows and falls when it is "
     "too late.",
-    claims=(C17,),
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main(STUDY))

@@ -1,13 +1,11 @@
 """Figure 3: where the time of a step goes, without and with noise, in units of a forward pass."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
 from scala_lab.clock import PHASES
 from scala_lab.report.figures.timing import phase_bars
-from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Study, Tabulation, main
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Tabulation, declare
 from scala_lab.study.gates import Gate
 from scala_lab.study.tables import data_frame
 from scala_lab.study.variants import FREELB, LAMB, WITHOUT_DELAY
@@ -51,6 +49,9 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     table = in_passes.pivot_table("value", "method", "phase", sort=False)
     table = table[[name for name in (*PHASES, STEP) if name in table]]
     task, batch = (done[name].iloc[0] for name in ("task", "batch_size"))
+    steps = rows[rows["phase"] == STEP].pivot_table("seconds", "step", "method")
+    counted = rows[rows["phase"] != STEP].pivot_table("seconds", "step", "method", aggfunc="sum") / steps
+    over_plain, saved = factor_of(steps[FUSED] / steps[PLAIN]), factor_of(steps[NOISE] / steps[FUSED])
     notes = [
         f"Medians over {STEPS} steps of {batch} samples of {task} after {WARMUP} of warm-up; methods take turns in one "
         "process, one worker, LAMB for all. A forward pass: the clean forward of a plain step.",
@@ -58,7 +59,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         "does too: a plain step's backward in its place.",
         "Fused, the ascent's direction comes from the clean pass's own backward, which is counted as inner backward "
         "where it serves the noise alone; it needs shared dropout masks, those of the other rows are independent.",
-        f"Phases sum to {100 * counted_share(rows):.1f}% of a step or more. One worker does not communicate; what "
+        f"Phases sum to {100 * counted.median().min():.1f}% of a step or more. One worker does not communicate; what "
         "communication adds is in the study of scalability.",
     ]
     if profile.settings.get("device") == "cuda":
@@ -69,7 +70,8 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         tables=[Tabulation("", table, "Figure 3: phases of a step in forward passes.", notes)],
         figures=[Drawing("", bars, "Figure 3: time breakdown without and with PGA-1, FreeLB beside them.")],
         claims=[claim],
-        found="; ".join(f"{part.statement}: {part.estimate}" for part in claim.parts) + f". {_fused_sentence(rows)}",
+        found="; ".join(f"{part.statement}: {part.estimate}" for part in claim.parts) + f". Fused, a step with PGA-1 "
+        f"takes {over_plain} as long as a plain one; as written, {saved} as long as fused.",
     )
 
 
@@ -86,25 +88,9 @@ def phase_rows(done: DataFrame) -> DataFrame:
     return data_frame(rows, ["method", "phase", "step", "seconds"]).assign(cpu_share=share)
 
 
-def counted_share(rows: DataFrame) -> float:
-    """Return the share of a step that its phases account for: the smallest of all methods' medians over steps."""
-    parts = rows[rows["phase"] != STEP].groupby(["method", "step"])["seconds"].sum()
-    whole = rows[rows["phase"] == STEP].set_index(["method", "step"])["seconds"]
-    return float((parts / whole).groupby("method").median().min())
-
-
-def _fused_sentence(rows: DataFrame) -> str:
-    steps = rows[rows["phase"] == STEP].pivot_table("seconds", "step", "method")
-    if not {PLAIN, NOISE, FUSED} <= set(steps):
-        return ""
-    over_plain, saved = factor_of(steps[FUSED] / steps[PLAIN]), factor_of(steps[NOISE] / steps[FUSED])
-    return f"Fused, a step with PGA-1 takes {over_plain} as long as a plain one; as written, {saved} as long as fused."
-
-
 C7 = Claim(
     id="C7",
     source="Figure 3, Section 4",
-    study="time_breakdown",
     statement="PGA-1 costs about three forward passes, doubles the backward pass and leaves the optimizer alone; a "
     "step takes at least twice as long.",
     paper="3 forward passes; backward about 2x; optimizer 1x; in all at least 2x",
@@ -159,17 +145,11 @@ def c7(frame: DataFrame) -> ClaimRecord:
     return record(C7, [parts[0], *(replace(part, gated=not alone) for part in parts[1:])], gates)
 
 
-STUDY = Study(
-    name="time_breakdown",
+STUDY = declare(
+    __name__,
     title="Time breakdown",
     question="What does PGA-1 add to a step, phase by phase?",
-    cells=cells,
-    analyse=analyse,
     source="Figure 3",
     paper_found="PGA-1 takes about as long as three forward passes, the backward about twice as long, the optimizer as "
     "long as before; in all at least 2x.",
-    claims=(C7,),
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main(STUDY))

@@ -1,8 +1,6 @@
 """What a study is made of: the runs it needs, the tables, figures and claims it returns, profiles and statistics."""
 
-from __future__ import annotations
-
-from scala_lab.study.api import Cell, DataFrame, Drawing, Findings, Study, Tabulation, main
+from scala_lab.study.api import Cell, DataFrame, Drawing, Findings, RunResult, Study, Tabulation, declare, main
 from scala_lab.study.profiles import Profile
 
-__all__ = ["Cell", "DataFrame", "Drawing", "Findings", "Profile", "Study", "Tabulation", "main"]
+__all__ = ["Cell", "DataFrame", "Drawing", "Findings", "Profile", "RunResult", "Study", "Tabulation", "declare", "main"]

@@ -26,6 +26,7 @@ import numpy as np
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError, nearest
 from scala_lab.methods.cost import forward_passes
+from scala_lab.study.verdicts import Claim, ClaimRecord
 from scala_lab.sweep.cells import Cell
 from scala_lab.sweep.store import Records
 
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from scala_lab.study.profiles import Profile
-    from scala_lab.study.verdicts import Claim, ClaimRecord
+    from scala_lab.training.run_dir import RunResult
 else:
-    DataFrame = Any  # only named in signatures: importing pandas would add half a second to `scala-lab study --list`
+    DataFrame = RunResult = Any  # only named in signatures: pandas would add half a second to `scala-lab study --list`
 
 
 @dataclass(frozen=True)
@@ -85,12 +86,30 @@ class Study:
     paper_found: str = ""  # what the paper reports, in our words and its figures
     claims: Sequence[Claim] = ()  # the claims that it judges
 
+    def __post_init__(self) -> None:
+        for claim in self.claims:
+            claim.source, claim.study = claim.source or self.source, claim.study or self.name
+
 
 def main(study: Study, argv: Sequence[str] | None = None) -> int:
-    """Run a study's module as a program: `python -m studies.sharpness` is `scala-lab study sharpness`."""
+    """Carry out a study by the flags of `scala-lab study`, for the last lines of a study's file."""
     from scala_lab.cli import main as run_command
 
     return run_command(["study", reference_of(study), *(sys.argv[1:] if argv is None else argv)])
+
+
+def declare(module: str, **about: Any) -> Study:
+    """Return the study of a module: its functions `cells` and `analyse`, the claims in it, and other fields by name.
+
+    A module that is run as a program carries it out: `python -m studies.sharpness` is `scala-lab study sharpness`.
+    """
+    members = vars(sys.modules[module])
+    claims = tuple(value for value in members.values() if isinstance(value, Claim))
+    name, functions = Path(members["__file__"]).stem, {key: members[key] for key in ("cells", "analyse")}
+    study = Study(name, claims=claims, **functions, **about)
+    if module == "__main__":
+        raise SystemExit(main(study))
+    return study
 
 
 PACKAGE = "studies"
@@ -149,26 +168,19 @@ def _load_file(file: Path) -> ModuleType:
     if not file.is_file():
         raise UserError(f"study file {file} does not exist")
     name, path = file.stem, file.resolve()
-    loaded = sys.modules.get(name)
-    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
-        return loaded
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     importlib.invalidate_caches()
     spec = importlib.util.find_spec(name) if name.isidentifier() else None
-    if spec is None or spec.loader is None or spec.origin != str(path):
+    if spec is None or spec.origin != str(path):
         taken = "is the name of another module" if spec is not None else "is no name that Python can import"
         raise UserError(f"study file {file}: {name!r} {taken}, rename the file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        return importlib.import_module(name)
+    except UserError:
+        raise
     except Exception as error:
-        sys.modules.pop(name)
-        if isinstance(error, UserError):
-            raise
         raise UserError(f"study file {file} cannot be imported: {type(error).__name__}: {error}") from error
-    return module
 
 
 NUMBERS = (
@@ -223,7 +235,7 @@ def _run_columns(record: Mapping[str, Any] | None) -> dict[str, Any]:
         "score_split": score_split,
         "dev": percents[f"{first_split}_{first_metric}"],
         "rows": rows,
-        "correct": None if packed is None else _unpacked(packed, rows),
+        "correct": packed and np.unpackbits(np.frombuffer(base64.b64decode(packed), np.uint8), count=rows),
         "train_loss": record.get("losses", {}).get("train", math.nan),
         "chance_loss": chance.get("loss", math.nan),
         "chance_score": 100 * chance.get("score", math.nan),
@@ -241,10 +253,6 @@ def _run_columns(record: Mapping[str, Any] | None) -> dict[str, Any]:
         "noise_start": _nan_if_none(record.get("noise_start")),
         "epochs": record["epochs"],
     }
-
-
-def _unpacked(packed: str, rows: int) -> np.ndarray:
-    return np.unpackbits(np.frombuffer(base64.b64decode(packed), np.uint8), count=rows)
 
 
 def _nan_if_none(value: float | None) -> float:

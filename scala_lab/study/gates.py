@@ -76,12 +76,8 @@ class _Names:
 
     def __init__(self, frame: pd.DataFrame, column: str) -> None:
         forms = {"model": "{}", "task": "on {}", "batch_size": "at B={:.0f}"}  # a column with gaps is one of floats
-        self.column = column
-        self.forms = {
-            name: form
-            for name, form in forms.items()
-            if name != column and name in frame.columns and frame[name].nunique() > 1
-        }
+        told = [name for name in forms if name != column and name in frame and frame[name].nunique() > 1]
+        self.column, self.forms = column, {name: forms[name] for name in told}
 
     def __call__(self, run: Any, seed: bool = False) -> str:
         words = [str(run[self.column]), *(form.format(run[name]) for name, form in self.forms.items())]

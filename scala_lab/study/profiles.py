@@ -1,12 +1,12 @@
-"""Profiles: the same studies at three sizes. A profile is data; no study depends on which one it runs under."""
+"""Profiles: the same studies at three sizes. A profile is data: no study depends on its name."""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from scala_lab.config import RunSpec
@@ -14,6 +14,11 @@ from scala_lab.errors import UserError, nearest
 from scala_lab.study.statistics import LEVEL
 from scala_lab.study.tuning import Choice, Choices, rounded
 from scala_lab.study.verdicts import level_for
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 PLAIN_RECIPES = {"adamw": "plain", "lamb": "lamb", "ngd": "ngd"}
 """The recipe without noise of each optimizer: its runs tune the rate that all methods of the optimizer train with."""
@@ -60,28 +65,17 @@ class Profile:
     settings: Mapping[str, Any]  # all other settings of a spec
     choices: Choices = field(default_factory=Choices, compare=False, repr=False)  # what the trials have decided
 
-    def spec(
-        self,
-        task: str,
-        method: str,
-        batch_size: int,
-        rate: float | None = None,
-        *,
-        seed: int = 0,
-        model: str | None = None,
-        **overrides: Any,
-    ) -> RunSpec:
+    def spec(self, task: str, method: str, batch_size: int, rate: float | None = None, **overrides: Any) -> RunSpec:
         """Return the spec of a run of a recipe; overrides are settings as in `RunSpec.of`.
 
         The rate defaults to the rule of `scala-lab train`, the model to the first of `models`.
         """
         values = {**self.settings, **overrides}
         values["micro_batch"] = min(values.get("micro_batch", 64), batch_size)
-        return RunSpec.of(
-            task=task, method=method, batch_size=batch_size, lr=rate, seed=seed, model=model or self.models[0], **values
-        )
+        values["model"] = values.get("model") or self.models[0]
+        return RunSpec.of(task=task, method=method, batch_size=batch_size, lr=rate, **values)
 
-    def tuned_rate(self, task: str, optimizer: str, batch_size: int, model: str | None = None) -> Choice:
+    def tuned_rate(self, task: str, optimizer: str, batch_size: int, model: str = "") -> Choice:
         """Return the rate of an optimizer at a batch size, tuned without noise on the task's tuning rows."""
         spec = self.spec(task, PLAIN_RECIPES[optimizer], batch_size, seed=self.tuning_seed, model=model)
         centre = self.start_rates[optimizer] * math.sqrt(batch_size / self.large_batch)
@@ -93,7 +87,7 @@ class Profile:
         return {rate: spec.override(lr=rate) for rate in sorted(self.tuned_rate(task, optimizer, batch_size).scores)}
 
     def tuned_radius(
-        self, setting: str, task: str, method: str, batch_size: int, model: str | None = None, **overrides: Any
+        self, setting: str, task: str, method: str, batch_size: int, model: str = "", **overrides: Any
     ) -> Choice:
         """Return a method's own radius (a key of `start_radii`), tuned at its optimizer's tuned rate."""
         spec = self.spec(task, method, batch_size, seed=self.tuning_seed, model=model, **overrides)
@@ -101,7 +95,7 @@ class Profile:
         grid = self._grid(self.start_radii[setting])
         return self.choices.choose(spec.override(lr=rate.value), setting, grid, after=rate, radius=True)
 
-    def tuned_delay(self, task: str, model: str | None = None) -> Choice:
+    def tuned_delay(self, task: str, model: str = "") -> Choice:
         """Return which of the paper's two t_s is better on the tuning rows, at the large batch size."""
         rate = self.tuned_rate(task, "lamb", self.large_batch, model)
         spec = self.spec(task, "scala", self.large_batch, rate.value, seed=self.tuning_seed, model=model)
@@ -136,86 +130,17 @@ class Profile:
         return level_for(len(self.seeds)) if self.looks else LEVEL
 
 
-EMBEDDED = Profile(
-    name="embedded",
-    summary="the embedded encoder and tasks: no download, no GPU, about 20 minutes on two cores",
-    demonstration="demonstration: a 0.2M-parameter encoder on generated text",
-    models=("embedded",),
-    tasks=("mini-qnli",),
-    pair=("mini-qnli",),
-    large_batch=128,
-    batch_sizes=(32, 64, 128),
-    start_rates=MappingProxyType({"adamw": 2e-3, "lamb": 1e-2, "ngd": 1e-2}),
-    start_radii=MappingProxyType({"adv_scale": 0.03, "omega rho": 0.02, "sam_rho": 0.05}),
-    grid_points=3,
-    seeds=(0, 1, 2),
-    delays=(0.0, 6.0, 10.0),
-    early_delay=6.0,
-    late_delay=10.0,
-    ascent_steps=(1, 2),
-    strengths=(1e-2, 1.0),
-    workers=(1, 2),
-    curvature=CurvaturePlan(samples=64, sets=3),
-    settings=MappingProxyType(
-        {
-            **{"train_samples": 1024, "tuning_samples": 2048, "heldout_samples": 4096, "eval_samples": 1024},
-            **{"evaluate": "end", "epochs": 12, "micro_batch": 128, "threads": 1},
-        }
-    ),
-)
+def _read_profiles() -> dict[str, Profile]:
+    """Read profiles.toml: a table per profile, the fields of `Profile` and `CurvaturePlan`."""
+    profiles = {}
+    for name, table in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items():
+        values = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+        profiles[name] = Profile(name=name, **{**values, "curvature": CurvaturePlan(**values["curvature"])})
+    return profiles
 
-LAPTOP = Profile(
-    name="laptop",
-    summary="a small pretrained encoder on GLUE, from folders or the hub: half a day to a day on two cores, resumable",
-    models=("sentence-transformers/paraphrase-MiniLM-L3-v2",),
-    tasks=("sst2",),
-    pair=("sst2",),
-    large_batch=256,
-    batch_sizes=(32, 256, 1024),
-    start_rates=MappingProxyType({"adamw": 5e-4, "lamb": 1e-2, "ngd": 1e-2}),
-    start_radii=MappingProxyType({"adv_scale": 1.0, "omega rho": 0.1, "sam_rho": 0.05}),
-    grid_points=3,
-    seeds=(0, 1, 2, 3),
-    looks=True,
-    delays=(0.0, 3.0, 5.0),
-    ascent_steps=(1, 2),
-    strengths=(1e-4, 1e-2, 0.1, 1.0),
-    workers=(1, 2),
-    curvature=CurvaturePlan(samples=2048, sets=1, threads=2),
-    settings=MappingProxyType(
-        {
-            **{"train_samples": 8192, "tuning_samples": 4000, "heldout_samples": 20000},
-            **{"evaluate": "end", "epochs": 6, "threads": 1},
-        }
-    ),
-)
 
-PAPER = Profile(
-    name="paper",
-    summary="BERT-base and RoBERTa-large on all of GLUE from the hub, the paper's grids: a cluster with 32 GPUs",
-    models=("bert-base-uncased", "roberta-large"),
-    tasks=("mnli", "qnli", "qqp", "sst2"),
-    pair=("mnli", "sst2"),
-    large_batch=1024,
-    longer_batch=2048,
-    batch_sizes=(32, 1024, 2048, 4096, 8192),
-    start_rates=MappingProxyType({"adamw": 2.4e-4, "lamb": 2.4e-4, "ngd": 2.4e-4}),
-    start_radii=MappingProxyType({"adv_scale": 1.0, "omega rho": 0.1, "sam_rho": 0.05}),
-    grid_points=7,
-    seeds=(0, 1, 2, 3, 4),
-    ascent_steps=(1, 2, 3, 4, 5),
-    strengths=(1e-5, 1e-4, 1e-3, 1e-2, 1e-1),
-    workers=(1, 2, 4, 8, 16, 32),
-    curvature=CurvaturePlan(samples=1024, sets=5),
-    settings=MappingProxyType(
-        {
-            **{"tuning_samples": 2000, "evaluate": "end", "epochs": 6},
-            **{"workers": 32, "micro_batch": 8, "threads": 1, "device": "cuda", "precision": "bf16"},
-        }
-    ),
-)
-
-PROFILES: Mapping[str, Profile] = MappingProxyType({profile.name: profile for profile in (EMBEDDED, LAPTOP, PAPER)})
+PROFILES = _read_profiles()
+EMBEDDED, LAPTOP, PAPER = PROFILES.values()
 
 
 def find_profile(name: str) -> Profile:

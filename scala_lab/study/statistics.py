@@ -11,7 +11,7 @@ timed step: an estimate says what its n counts.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -97,18 +97,15 @@ class Estimate:
         """Return the same estimate with its interval at another level."""
         return replace(self, level=level)
 
-    def p_above(self, threshold: float, *, strict: bool = True) -> float:
+    def p_below(self, threshold: float, *, strict: bool = True) -> float:
+        """Return the one-sided p-value of the test that the true value is below a threshold, as `p_above` does."""
+        return self.p_above(threshold, strict=strict, sign=-1)
+
+    def p_above(self, threshold: float, *, strict: bool = True, sign: int = 1) -> float:
         """Return the one-sided p-value of the test that the true value is above a threshold; 1 without an interval.
 
         An estimate without any spread is compared as it is; `strict` says whether a value at the threshold is above.
         """
-        return self._p(threshold, 1, strict)
-
-    def p_below(self, threshold: float, *, strict: bool = True) -> float:
-        """Return the one-sided p-value of the test that the true value is below a threshold, as `p_above` does."""
-        return self._p(threshold, -1, strict)
-
-    def _p(self, threshold: float, sign: int, strict: bool) -> float:
         from scipy.special import stdtr
 
         if not self.decided:
@@ -168,7 +165,7 @@ def unit_text(unit: str) -> str:
     return unit if unit in (FACTOR, "") else f" {unit}"
 
 
-def mean_interval(values: ArrayLike, unit: str = "", level: float = LEVEL, counts: str = "seeds") -> Estimate:
+def mean_interval(values: ArrayLike, unit: str = "", counts: str = "seeds") -> Estimate:
     """Return the mean of the finite values, one per unit, with Student's t interval; the geometric mean for factors.
 
     Example:
@@ -176,7 +173,7 @@ def mean_interval(values: ArrayLike, unit: str = "", level: float = LEVEL, count
         '+2 points [-0.484, +4.48] (n=3 seeds)'
     """
     numbers = _on_scale(np.asarray(values, dtype=float), unit)
-    return _estimate(numbers[np.isfinite(numbers)], Estimate(math.nan, unit=unit, level=level, counts=counts))
+    return _estimate(numbers[np.isfinite(numbers)], Estimate(math.nan, unit=unit, counts=counts))
 
 
 def _on_scale(values: NDArray[np.float64], unit: str) -> NDArray[np.float64]:
@@ -185,21 +182,17 @@ def _on_scale(values: NDArray[np.float64], unit: str) -> NDArray[np.float64]:
         return np.log(values) if unit == FACTOR else values
 
 
-def paired_difference(
-    frame: pd.DataFrame, left: object, right: object, *, column: str = "method", level: float = LEVEL
-) -> Estimate:
+def paired_difference(frame: pd.DataFrame, left: object, right: object, *, column: str = "method") -> Estimate:
     """Return the mean over seeds of left - right in score, each averaged over models and tasks; see `contrast`."""
-    return contrast(frame, {left: 1.0, right: -1.0}, column=column, level=level)
+    return contrast(frame, {left: 1.0, right: -1.0}, column=column)
 
 
-def paired_ratio(
-    frame: pd.DataFrame, left: object, right: object, *, value: str, column: str = "method", level: float = LEVEL
-) -> Estimate:
+def paired_ratio(frame: pd.DataFrame, left: object, right: object, *, value: str, column: str = "method") -> Estimate:
     """Return the geometric mean over seeds of left / right, also over models and tasks; both must be positive."""
-    return contrast(frame, {left: 1.0, right: -1.0}, value=value, column=column, unit=FACTOR, level=level)
+    return contrast(frame, {left: 1.0, right: -1.0}, value=value, column=column, unit=FACTOR)
 
 
-def slope_per_doubling(frame: pd.DataFrame, level: float = LEVEL) -> Estimate:
+def slope_per_doubling(frame: pd.DataFrame) -> Estimate:
     """Return the slope of the least-squares line of the score over log2(batch_size): one per seed, then t over seeds.
 
     The slope of a gap to a baseline is minus that of the score: a baseline that all sizes share cancels, instead of
@@ -207,10 +200,10 @@ def slope_per_doubling(frame: pd.DataFrame, level: float = LEVEL) -> Estimate:
     """
     sizes = sorted({float(size) for size in frame["batch_size"].dropna()})
     if len(sizes) < 2:
-        return Estimate(math.nan, unit="points", level=level)
+        return Estimate(math.nan, unit="points")
     centred = np.log2(sizes) - np.mean(np.log2(sizes))
     weights = dict(zip(sizes, (centred / np.sum(centred**2)).tolist(), strict=True))
-    return contrast(frame, weights, column="batch_size", level=level)
+    return contrast(frame, weights, column="batch_size")
 
 
 def contrast(
@@ -220,7 +213,6 @@ def contrast(
     value: str = "score",
     column: str = "method",
     unit: str = "points",
-    level: float = LEVEL,
     counts: str = "seeds",
 ) -> Estimate:
     r"""Return a weighted sum of runs, such as the mean of two methods minus a third, with its interval over seeds.
@@ -246,11 +238,11 @@ def contrast(
     Raises:
         ValueError: Two runs share seed, cell and `column`, or answers of one task are of different rows.
     """
-    runs = _Runs(frame, weights, value, column, unit)
-    numbers = np.array([runs.number(seed) for seed in runs.seeds])
-    variance, tied_variance, rows, note = _row_variance(runs) if value == "score" else (0.0, 0.0, 0, "")
-    about = Estimate(math.nan, rows=rows, unit=unit, level=level, counts=counts)
-    lost = len(runs.index) - len(runs.seeds)
+    values = _on_scale(frame[value].astype(float).to_numpy(), unit)
+    terms, lost = _terms(frame, values, weights, column)
+    numbers = np.array([sum(weight * values[run] for run, weight in seed_terms) for seed_terms in terms])
+    variance, tied_variance, rows, note = _row_variance(frame, values, terms) if value == "score" else (0.0, 0.0, 0, "")
+    about = Estimate(math.nan, rows=rows, unit=unit, counts=counts)
     notes = [f"{about.counted(lost)} left out, where a run is missing" if lost else "", note]
     return _estimate(numbers, replace(about, note="; ".join(filter(None, notes))), variance, tied_variance)
 
@@ -261,46 +253,40 @@ def cells_of(frame: pd.DataFrame) -> list[tuple[Any, ...]]:
     return list(zip(*keys, strict=True)) if keys else [()] * len(frame)
 
 
-class _Runs:
-    """The runs that a contrast adds up, by seed and place: their cell and their value of `column`."""
-
-    def __init__(self, frame: pd.DataFrame, weights: Mapping[Any, float], value: str, column: str, unit: str) -> None:
-        self.frame, self.weights = frame, weights
-        self.values, cells = _on_scale(frame[value].astype(float).to_numpy(), unit), cells_of(frame)
-        self.index: dict[Any, dict[tuple[Any, Any], int]] = {}  # row of the frame by seed and (cell, side)
-        sides, seeds = frame[column].tolist(), frame["seed"].tolist()
-        for row, (cell, side, seed) in enumerate(zip(cells, sides, seeds, strict=True)):
-            if side not in weights or not math.isfinite(self.values[row]):
-                continue
-            if self.index.setdefault(seed, {}).setdefault((cell, side), row) != row:
-                raise ValueError(f"two runs of seed {seed} share {column} {side!r} and {CELL} = {cell}")
-        whole = {
-            seed: {cell for cell, _ in runs if all((cell, side) in runs for side in weights)}
-            for seed, runs in self.index.items()
-        }
-        self.cells = [cell for cell in dict.fromkeys(cells) if any(cell in found for found in whole.values())]
-        self.seeds = sorted(seed for seed, found in whole.items() if found.issuperset(self.cells) and self.cells)
-
-    def of_seed(self, seed: Any) -> list[tuple[int, float]]:
-        """Return the rows of the frame that make a seed's number, with their weights."""
-        runs = self.index[seed]
-        weights = self.weights.items()
-        return [(runs[cell, side], weight / len(self.cells)) for cell in self.cells for side, weight in weights]
-
-    def number(self, seed: Any) -> float:
-        """Return the contrast of one seed."""
-        return float(sum(weight * self.values[row] for row, weight in self.of_seed(seed)))
+def _terms(
+    frame: pd.DataFrame, values: NDArray[np.float64], weights: Mapping[Any, float], column: str
+) -> tuple[list[list[tuple[int, float]]], int]:
+    """Return the runs that make each seed's number, as rows of the frame with weights, and how many seeds lack one."""
+    cells = cells_of(frame)
+    index: dict[Any, dict[tuple[Any, Any], int]] = {}  # row of the frame by seed and (cell, side)
+    for row, (cell, side, seed) in enumerate(zip(cells, frame[column].tolist(), frame["seed"].tolist(), strict=True)):
+        if side not in weights or not math.isfinite(values[row]):
+            continue
+        if index.setdefault(seed, {}).setdefault((cell, side), row) != row:
+            raise ValueError(f"two runs of seed {seed} share {column} {side!r} and {CELL} = {cell}")
+    whole = {
+        seed: {cell for cell, _ in runs if all((cell, side) in runs for side in weights)}
+        for seed, runs in index.items()
+    }
+    kept = [cell for cell in dict.fromkeys(cells) if any(cell in found for found in whole.values())]
+    seeds = sorted(seed for seed, found in whole.items() if kept and found.issuperset(kept))
+    terms = [
+        [(index[seed][cell, side], weight / len(kept)) for cell in kept for side, weight in weights.items()]
+        for seed in seeds
+    ]
+    return terms, len(index) - len(seeds)
 
 
-def _row_variance(runs: _Runs) -> tuple[float, float, int, str]:
+def _row_variance(
+    frame: pd.DataFrame, values: NDArray[np.float64], terms: Sequence[Sequence[tuple[int, float]]]
+) -> tuple[float, float, int, str]:
     """Return the variance by the choice of rows, that of one changed answer per run, the rows, and a note."""
-    frame = runs.frame
     task_of = frame["task"].tolist() if "task" in frame.columns else [""] * len(frame)
     answers: list[Any] = frame["correct"].tolist() if "correct" in frame.columns else [None] * len(frame)
     counts = frame["rows"].tolist() if "rows" in frame.columns else [0] * len(frame)
     weights: dict[Any, list[tuple[int, int, float]]] = {}  # by task: seed's place, run's row in the frame, its weight
-    for place, seed in enumerate(runs.seeds):
-        for run, weight in runs.of_seed(seed):
+    for place, seed_terms in enumerate(terms):
+        for run, weight in seed_terms:
             weights.setdefault(task_of[run], []).append((place, run, weight))
 
     variance, tied, total, not_means = 0.0, 0.0, 0, []
@@ -311,8 +297,8 @@ def _row_variance(runs: _Runs) -> tuple[float, float, int, str]:
             if len(lengths) > 1:
                 raise ValueError(f"runs on {task} have answers on {sorted(lengths)} rows: they must share their rows")
             size = lengths.pop()
-            if all(abs(100 * float(np.mean(answers[run])) - runs.values[run]) < 1e-3 for run in used):
-                table = np.zeros((len(runs.seeds), size))  # seeds x rows, in points
+            if all(abs(100 * float(np.mean(answers[run])) - values[run]) < 1e-3 for run in used):
+                table = np.zeros((len(terms), size))  # seeds x rows, in points
                 for place, run, weight in members:
                     table[place] += answers[run] * np.float64(100 * weight)
                 variance += _crossed_variance(table)

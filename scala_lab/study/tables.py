@@ -38,7 +38,6 @@ def accuracy_findings(
     frame: pd.DataFrame,
     rules: Sequence[Rule],
     *,
-    about: str,
     caption: str,
     note: str,
     against: str,
@@ -52,9 +51,9 @@ def accuracy_findings(
 ) -> Findings:
     """Judge claims on accuracy, and return them with a table by task and the figure of their differences.
 
-    `about`, such as Table 2, begins the captions. The table is that of `table_by_task`, by default over all tasks, with
-    the usual notes and one more; `tables` and `figures` stand beside. The figure has a `title`, or is left out. In
-    `found`, {0}, {1}, ... stand for the estimates of the claims' parts.
+    The table is that of `table_by_task`, by default over all tasks, with the usual notes and one more; `tables` and
+    `figures` stand beside. Its caption begins with what it is about, such as "Table 2: "; so does that of the figure,
+    which has a `title`, or is left out. In `found`, {0}, {1}, ... stand for the estimates of the claims' parts.
     """
     claims = [judge(rule, frame, profile.level) for rule in rules]
     parts = [part for claim in claims for part in claim.parts]
@@ -62,8 +61,8 @@ def accuracy_findings(
     listed = [*notes(profile, frame, against=against), note]
     points = [part for part in parts if title and part.estimate.unit == "points"]
     return Findings(
-        [Tabulation("", table, f"{about}: {caption}", listed), *tables],
-        [*figures, *difference_drawing(points, title, about, "gains" if figures else "")],
+        [Tabulation("", table, caption, listed), *tables],
+        [*figures, *difference_drawing(points, title, caption.partition(":")[0], "gains" if figures else "")],
         claims,
         found.format(*(part.estimate for part in parts)) if parts else "",
     )
@@ -94,7 +93,7 @@ def table_by_task(
             same = frame[frame["model"] == row["model"]] if "model" in row else frame
             difference = Estimate(math.nan)
             if row["method"] != against:
-                difference = paired_difference(same, row["method"], against, level=level)
+                difference = paired_difference(same, row["method"], against).at(level)
             low, high = difference.interval
             row |= {f"minus {against}": difference.value, "from": low, "to": high}
         rows.append(row)

@@ -86,13 +86,7 @@ def arm_cells(
 
 
 def tuned_settings(
-    profile: Profile,
-    variant: MethodVariant,
-    batch_size: int,
-    task: str,
-    model: str | None = None,
-    *,
-    by_rule: bool = False,
+    profile: Profile, variant: MethodVariant, batch_size: int, task: str, model: str = "", *, by_rule: bool = False
 ) -> tuple[dict[str, Any], bool]:
     """Return a variant's settings with `rate` and its radius as tuned, and whether their best values lie inside."""
     settings = dict(variant.overrides)

@@ -25,15 +25,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from scala_lab.study.gates import Gate
 from scala_lab.study.statistics import FACTOR, LEVEL, MAX_N, Estimate, unit_text
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     import pandas as pd
 
 Verdict = Literal["supported", "no effect of the claimed size", "reversed", "undecided", "not testable here"]
@@ -67,16 +65,16 @@ def level_for(seeds: int) -> float:
     return LOOKS[max((look for look in LOOKS if look <= seeds), default=min(LOOKS))]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Claim:
     """What the paper says."""
 
     id: str  # C1, C2, ...
-    source: str  # figure, table or section of the paper
-    study: str  # the study whose runs decide it
-    statement: str  # in our words
-    paper: str  # the paper's figures
-    rule: str  # how the verdict is reached, in words
+    source: str = ""  # figure, table or section of the paper; the study that lists the claim fills in its own
+    study: str = ""  # the study whose runs decide it, filled in likewise
+    statement: str = ""  # in our words
+    paper: str = ""  # the paper's figures
+    rule: str = ""  # how the verdict is reached, in words
 
 
 @dataclass(frozen=True)
@@ -193,7 +191,7 @@ class Part:
             "statement": self.statement,
             "kind": self.kind,
             "value": _finite(estimate.value),
-            "interval": None if self.interval is None else [_finite(end) for end in self.interval],
+            "interval": self.interval and [_finite(end) for end in self.interval],
             "level": estimate.level,
             "claimed": [_finite(self.low), _finite(self.high)],
             "paper": _finite(self.paper),
@@ -211,15 +209,6 @@ class Part:
             "note": estimate.note or None,
             "verdict": verdict,
         }
-
-
-class Role(TypedDict, total=False):
-    """What any kind of part may be told: the fields of the same names."""
-
-    paper: float | None
-    contextual: bool
-    gated: bool
-    fixed: bool
 
 
 def effect(
@@ -245,7 +234,7 @@ def effect(
     return Part(statement, estimate, low, high, "effect", paper, smallest, contextual=contextual)
 
 
-def equivalent(statement: str, estimate: Estimate, margin: float, **role: Unpack[Role]) -> Part:
+def equivalent(statement: str, estimate: Estimate, margin: float, **role: Any) -> Part:
     """State that two things are equal: within the margin on either side of 0, or within a factor of it.
 
     Supported if the whole interval is (two one-sided tests), reversed if none of it is.
@@ -254,17 +243,17 @@ def equivalent(statement: str, estimate: Estimate, margin: float, **role: Unpack
     return Part(statement, estimate, low, margin, margin=margin, **role)
 
 
-def no_worse(statement: str, estimate: Estimate, margin: float, **role: Unpack[Role]) -> Part:
+def no_worse(statement: str, estimate: Estimate, margin: float, **role: Any) -> Part:
     """State that a difference, where more is better, is not below minus the margin (non-inferiority)."""
     return replace(equivalent(statement, estimate, margin, **role), high=math.inf)
 
 
-def within(statement: str, estimate: Estimate, low: float, high: float, **role: Unpack[Role]) -> Part:
+def within(statement: str, estimate: Estimate, low: float, high: float, **role: Any) -> Part:
     """State that a value lies in a range, an end of which may be infinite."""
     return Part(statement, estimate, low, high, **role)
 
 
-def at_most(statement: str, estimate: Estimate, bound: float, **role: Unpack[Role]) -> Part:
+def at_most(statement: str, estimate: Estimate, bound: float, **role: Any) -> Part:
     """State that a value does not exceed a bound: supported if the whole interval is below, reversed if above."""
     return Part(statement, estimate, estimate.natural(-math.inf), bound, **role)
 
@@ -312,18 +301,11 @@ class ClaimRecord:
         """Return the record with all intervals at a level."""
         return replace(self, parts=tuple(replace(part, estimate=part.estimate.at(level)) for part in self.parts))
 
-    def scaled(self, scale: float) -> ClaimRecord:
-        """Return the record with all margins and smallest effects scaled."""
-        return replace(self, parts=tuple(part.scaled(scale) for part in self.parts))
-
     def contradicting(self, verdict: Verdict) -> list[Part]:
         """Return the deciding parts that are reversed, or show no effect, after Holm's correction."""
-        if verdict == "reversed":
-            parts, values = self.deciding, [part.p_reversed for part in self.deciding]
-        else:
-            parts = [part for part in self.deciding if part.smallest is not None]
-            values = [part.p_no_effect for part in parts]
-        stands = holm([value / part.alpha for part, value in zip(parts, values, strict=True)])
+        by_sign = verdict == "reversed"
+        parts = [part for part in self.deciding if by_sign or part.smallest is not None]
+        stands = holm([(part.p_reversed if by_sign else part.p_no_effect) / part.alpha for part in parts])
         return [part for part, rejected in zip(parts, stands, strict=True) if rejected]
 
     @property
@@ -364,18 +346,14 @@ class ClaimRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of claims.json; its interval is that of the first part with the claim's verdict."""
-        verdict = self.verdict
+        verdict, claim = self.verdict, asdict(self.claim)
         shown = [part for part in self.deciding if part.verdict == verdict] or self.deciding
-        interval = next((part.interval for part in shown if part.interval is not None), None)
+        rule, interval = claim.pop("rule"), next((part.interval for part in shown if part.interval), None)
         return {
-            "id": self.claim.id,
-            "source": self.claim.source,
-            "study": self.claim.study,
-            "statement": self.claim.statement,
-            "paper": self.claim.paper,
+            **claim,
             "measured": "; ".join(f"{part.statement}: {part.estimate}" for part in self.parts) or None,
-            "interval": None if interval is None else [_finite(end) for end in interval],
-            "rule": self.claim.rule,
+            "interval": interval and [_finite(end) for end in interval],
+            "rule": rule,
             "verdict": verdict,
             "why": self.why,
             "gates": [gate.to_dict() for gate in self.gates],
@@ -407,7 +385,8 @@ def judge(rule: Rule, frame: pd.DataFrame, level: float = LEVEL) -> ClaimRecord:
         texts = [f"{value:g}" if isinstance(value, float) else str(value) for value in left_out]
         found_without = [rule(frame[frame[column] != value]).at(level).verdict for value in left_out]
         others[name] = dict(zip(texts, found_without, strict=True))
-    others["margins"] = {f"{scale:g}": found.scaled(scale).verdict for scale in (0.5, 2.0)}
+    scaled = {scale: tuple(part.scaled(scale) for part in found.parts) for scale in (0.5, 2.0)}
+    others["margins"] = {f"{scale:g}": replace(found, parts=parts).verdict for scale, parts in scaled.items()}
     verdicts = [verdict for group in others.values() for verdict in group.values()]
     same = sum(verdict == found.verdict for verdict in verdicts)
     return replace(found, sensitivity={**others, "same": same, "of": len(verdicts)})

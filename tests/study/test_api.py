@@ -75,6 +75,16 @@ def test_file_is_found_by_its_path_and_again_by_its_reference(monkeypatch):
     assert find_study(reference_of(study)) is study
 
 
+def test_a_file_that_declares_its_study_gives_name_functions_and_claims(tmp_path):
+    lines = ["from scala_lab.study import declare", "from scala_lab.study.verdicts import Claim", "X1 = Claim('X1')"]
+    lines += ["def cells(profile):", "    return []", "def analyse(profile, frame):", "    return None"]
+    lines += ["STUDY = declare(__name__, title='T', question='Q?', source='Table 9')"]
+    (tmp_path / "mine.py").write_text("\n".join(lines))
+    study = find_study(str(tmp_path / "mine.py"))
+    assert (study.name, study.cells(None), study.analyse(None, None)) == ("mine", [], None)
+    assert [(claim.id, claim.study, claim.source) for claim in study.claims] == [("X1", "mine", "Table 9")]
+
+
 def test_a_process_started_from_here_can_import_the_file(tmp_path, monkeypatch):
     """Measurements are sent to other processes as pickles, which name their functions, also those of a user's file."""
     shutil.copy(EXAMPLE, tmp_path / "mine.py")
