@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scala_lab.study import DataFrame, Tabulation
-from scala_lab.timing.paper_times import SECONDS
+from scala_lab.timing.paper_times import ROWS
 
 TASKS = ("MNLI-m", "QNLI", "QQP", "SST-2")
 BERT, ROBERTA = "BERT-base", "RoBERTa-large"
@@ -34,9 +34,12 @@ def published(model: str) -> dict[str, float]:
 
 
 def speedups(slow: str, fast: str) -> list[float]:
-    """Return how many times faster one row of Table 1 is than another, as `SECONDS` names them, per model and task."""
-    pairs = [pair for times in SECONDS.values() for pair in zip(times[slow], times[fast], strict=True)]
-    return [slow_time / fast_time for slow_time, fast_time in pairs]
+    """Return how many times faster one row of Table 1 is than another, as `ROWS` names them, per model and task."""
+    _, _, *slow_seconds = ROWS[slow]
+    _, _, *fast_seconds = ROWS[fast]
+    return [
+        many / few for pair in zip(slow_seconds, fast_seconds, strict=True) for many, few in zip(*pair, strict=True)
+    ]
 
 
 STEPS_NOTE = (

@@ -49,7 +49,8 @@ class Manifest:
         file = folder / MANIFEST_FILE
         try:
             values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-            return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+            lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+            return cls(**{**values, **lists})
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, TypeError, AttributeError) as error:

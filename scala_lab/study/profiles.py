@@ -134,8 +134,11 @@ def _read_profiles() -> dict[str, Profile]:
     """Read profiles.toml: a table per profile, the fields of `Profile` and `CurvaturePlan`."""
     profiles = {}
     for name, table in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items():
-        values = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
-        profiles[name] = Profile(name=name, **{**values, "curvature": CurvaturePlan(**values["curvature"])})
+        values: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
+        }
+        values["curvature"] = CurvaturePlan(**values["curvature"])
+        profiles[name] = Profile(name=name, **values)
     return profiles
 
 
