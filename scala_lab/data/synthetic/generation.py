@@ -258,5 +258,6 @@ def _entry(rng: Rng, table: dict[str, list[str]]) -> tuple[str, str]:
     return word, rng.choice(table[word])
 
 
-_LINE_KINDS: list[Callable[[Rng], Line]] = [_opinions] * 6 + [_agreement] * 2 + [_consequence] * 6
+_LINE_KINDS: list[Callable[[Rng], Line]] = []
+_LINE_KINDS += [_opinions] * 6 + [_agreement] * 2 + [_consequence] * 6
 _LINE_KINDS += [_answer] * 4 + [_same_question] * 4 + [_similar] * 2 + [_lexical]
