@@ -1,7 +1,5 @@
 """`python -m scala_lab` is `scala-lab`; torchrun starts workers this way."""
 
-from __future__ import annotations
-
 import os
 import sys
 

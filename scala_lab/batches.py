@@ -3,8 +3,6 @@
 The order of samples is a function of (seed, epoch), so that a resumed run sees the same batches.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """How long each phase of a step takes, by the CPU's clock or by CUDA events."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Losses of predictions and divergences of two predictions, per sample."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional

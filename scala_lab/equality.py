@@ -5,8 +5,6 @@ trainer, logits of all rows by our evaluation, and products with the Hessian, ea
 model that runs every row alone and unpadded, in float64.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import tempfile

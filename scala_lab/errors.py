@@ -1,7 +1,5 @@
 """The exception for mistakes of the user, and suggestions for mistyped names."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Atomic writes of files and folders: a crash leaves either the old content or the new, never half of it."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Whether the model and data hub can be reached, decided in seconds rather than by retries."""
 
-from __future__ import annotations
-
 import functools
 import os
 import socket

@@ -1,7 +1,5 @@
 """`scala-lab architectures`: which architectures of transformers give the stock model's results here."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 No check hangs or fails on what is absent, torch included.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

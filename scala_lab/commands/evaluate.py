@@ -1,7 +1,5 @@
 """`scala-lab evaluate`: metrics and predictions of any checkpoint."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """`scala-lab hosts`: a run over several hosts, all on this machine."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import tyro

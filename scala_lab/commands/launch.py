@@ -1,7 +1,5 @@
 """`scala-lab launch`: write a script with which SLURM trains over several nodes."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`scala-lab pretrain`: reproduce the embedded encoder, or check the one that is shipped."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

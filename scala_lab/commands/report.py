@@ -1,7 +1,5 @@
 """`scala-lab report`: draw a report again from its own records."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`scala-lab reproduce`: all studies, all claims, one report."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from scala_lab.commands.study import SweepOptions, sweep_studies

@@ -1,7 +1,5 @@
 """`scala-lab sharpness`: the top Hessian eigenvalues of saved checkpoints, with evidence."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import dataclass

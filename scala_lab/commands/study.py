@@ -1,7 +1,5 @@
 """`scala-lab study`: run studies by name or by file, and the sweep and report that `scala-lab reproduce` shares."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@
 is computed for that row alone.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence

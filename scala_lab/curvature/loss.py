@@ -1,7 +1,5 @@
 """The stock model's loss and Hessian product, and flat vectors over chosen parameters."""
 
-from __future__ import annotations
-
 import copy
 import fnmatch
 import math

@@ -9,8 +9,6 @@ It stops when two successive eigenvalues differ by less than its tolerance, whic
 result are therefore computed with our operator, and `converged` is judged by them.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

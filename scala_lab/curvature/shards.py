@@ -1,7 +1,5 @@
 """Batches cut into shards of rows of like length, and the threads that run several shards at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial

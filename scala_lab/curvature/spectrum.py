@@ -1,7 +1,5 @@
 """The spectrum beyond its ends: trace by random probes, density by Lanczos quadrature, top eigenvalue per layer."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

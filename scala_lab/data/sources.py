@@ -1,7 +1,5 @@
 """Where a task's rows come from (generator, GLUE folder, hub, the user's own file), and which of them a run uses."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile

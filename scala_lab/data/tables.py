@@ -5,8 +5,6 @@ quoted, so a quote is part of the text and neither tab nor line break can be ins
 line. `.parquet`: as its schema says.
 """
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io

@@ -3,8 +3,6 @@
 This module does not import torch: plans and tables ask it for costs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

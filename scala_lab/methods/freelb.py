@@ -19,8 +19,6 @@ the gradient of the noise. There is no separate clean loss.
 - Reference: Zhu et al., FreeLB: Enhanced Adversarial Training for Natural Language Understanding, ICLR 2020.
 """
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal

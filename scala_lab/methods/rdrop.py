@@ -23,8 +23,6 @@ through both passes everywhere.
 - Reference: Liang et al., R-Drop: Regularized Dropout for Neural Networks, NeurIPS 2021.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -4,8 +4,6 @@ A new method is one file with a step function, one line in `STEP_FUNCTIONS` and 
 torch, which help texts and sweeps need not wait for.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

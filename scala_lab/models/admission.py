@@ -7,8 +7,6 @@ Where they do not, slower settings are tried, down to unpadded batches of equal 
 is refused. With perturbed weights, a head of zeros, an output bias of 1000 or a tiny initialisation hide nothing.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 from collections.abc import Callable, Sequence

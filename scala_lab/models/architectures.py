@@ -5,8 +5,6 @@ with why. Everything else stays as the architecture has it: kinds of layers, ini
 side its tokenizer pads.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Run a sequence classifier from its word embeddings, so that noise can be added to them."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Iterator, Mapping

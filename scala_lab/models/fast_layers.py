@@ -18,8 +18,6 @@ structure of the graph, not from small weights, so the proof holds for all weigh
 first token's query, have derivatives, and are never narrowed.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator

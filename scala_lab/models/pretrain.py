@@ -5,8 +5,6 @@ pooled output of the first token predicts whether the two belong together. Text,
 dropout is off, so on one machine with one thread count two runs end with the same bytes.
 """
 
-from __future__ import annotations
-
 import json
 import string
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """From a spec to an optimizer: parameter groups and the learning rate."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

@@ -20,8 +20,6 @@ Algorithm 2. Implementations differ; the choices here:
 - Bias correction counts the steps of each tensor, not of its group.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from itertools import compress

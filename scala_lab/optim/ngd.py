@@ -9,8 +9,6 @@ whose gradient is 0 does not move; nor does one whose weights are all 0 unless L
 Algorithm 1. Weight decay, which the paper's update does not have, is decoupled as in AdamW.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import compress
 from typing import Any

@@ -1,7 +1,5 @@
 """The report's own tables: did every arm train, and which trials chose its settings."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

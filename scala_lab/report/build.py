@@ -1,7 +1,5 @@
 """A report folder: figures, tables, claims and a self-contained HTML page, drawn from the records beside them."""
 
-from __future__ import annotations
-
 import base64
 import fcntl
 import json

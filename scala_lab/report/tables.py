@@ -1,7 +1,5 @@
 """Tables as files: CSV, Markdown and LaTeX."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import numbers

@@ -6,8 +6,6 @@ until nothing is pending. Nothing but the records of the trials enters a choice,
 same choices again without training.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ standard input closes, which the system does when this process is gone, even by 
 a host get SIGTERM at the same moment. Interfaces, bridge and shaping vanish with their namespaces.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -12,8 +12,6 @@ has several hosts, each host sums up by itself, hosts exchange the sums, and eac
 Constants come from a calibration (calibration.py) or from the times that the paper reports (paper_times.py).
 """
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence

@@ -9,8 +9,6 @@
 | float64 | float64 | float64 | |
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

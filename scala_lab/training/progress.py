@@ -1,7 +1,5 @@
 """Progress bars on a terminal, and a line per epoch elsewhere."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from rich import progress as rich

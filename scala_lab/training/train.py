@@ -1,7 +1,5 @@
 """`train(spec)`: check everything, train here or in several workers, leave a complete run folder."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from contextlib import closing, nullcontext

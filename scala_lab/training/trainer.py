@@ -5,8 +5,6 @@ sums gradients and statistics over all workers in one all-reduce of one flat buf
 takes its gradient at perturbed weights (SAM), it runs twice on each group of samples: see `_perturbed`.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

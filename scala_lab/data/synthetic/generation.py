@@ -9,8 +9,6 @@ Training rows carry a little label noise and seldom use a third of the content w
 nest deeper, combine more changes and use all words alike, so a pretrained encoder that knows the words is ahead.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple

@@ -4,8 +4,6 @@ They are written down in `grammar.toml`, with the frames of the sentences. A wor
 `place` or `time`.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from functools import cache

@@ -3,8 +3,6 @@
 The second text of a pair is the first scene after some edits, and the label is computed from the two meanings.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar

@@ -4,8 +4,6 @@ Whiskers are standard deviations over runs; differences between methods are judg
 `difference_figure` draws those.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Figures of convergence: errors over steps on logarithmic scales, with the bounds claimed for them."""
 
-from __future__ import annotations
-
 from scala_lab.report.figures import style
 from scala_lab.report.figures.style import DataFrame, Figure
 

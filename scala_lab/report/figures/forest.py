@@ -1,7 +1,5 @@
 """Forest plots: estimates with their intervals, row by row, beside what the paper reports and what would count."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Mapping, Sequence

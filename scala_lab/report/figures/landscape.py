@@ -3,8 +3,6 @@
 A loss that spans more than a factor of 30 is drawn on a log scale; points without a finite value are left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 

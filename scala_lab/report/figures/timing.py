@@ -1,7 +1,5 @@
 """Figures of time: the phases of a step, and time over the number of workers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
