@@ -29,11 +29,11 @@ from typing import Annotated, Any, Literal, NoReturn
 import tyro
 
 from scala_lab.errors import UserError, nearest
+from scala_lab.files import read_toml
 from scala_lab.machine import default_threads, pick_device
 from scala_lab.methods.recipes import FREELB_PUBLISHED, RECIPES, STEP_DEFAULTS, find_recipe
 
-RESULT_VERSION = 4
-"""Part of every run id; raise it when a change of the code changes the results of a spec."""
+RESULT_VERSION = 4  # part of every run id; raise it when a change of the code changes the results of a spec
 
 
 @dataclass(frozen=True)
@@ -239,14 +239,10 @@ class RunSpec:
     def from_toml(cls, path: Path) -> RunSpec:
         """Read a spec from a TOML file with flat keys, or with one table per part."""
         try:
-            import tomllib
-        except ModuleNotFoundError:  # Python 3.10
-            import tomli as tomllib  # type: ignore[no-redef]
-        try:
-            values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            values = read_toml(Path(path))
         except FileNotFoundError:
             raise UserError(f"config file {path} does not exist") from None
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        except (OSError, ValueError) as error:
             raise UserError(f"config file {path} cannot be read as TOML: {error}") from None
         return _change(cls(), values, source=str(path))
 

@@ -31,8 +31,7 @@ from scala_lab.training.distributed import World
 from scala_lab.training.preparation import Prepared, admit_model, prepare
 from scala_lab.training.trainer import Training, predict_split
 
-EQUAL = 1e-9
-"""Largest relative difference that counts as equal."""
+EQUAL = 1e-9  # largest relative difference that counts as equal
 
 STEPS, ROWS = 3, 14
 ONE_WORKER = World(0, 1, torch.device("cpu"))

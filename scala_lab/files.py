@@ -1,8 +1,9 @@
-"""Atomic writes of files and folders: a crash leaves either the old content or the new, never half of it."""
+"""Atomic writes of files and folders: a crash leaves either the old content or the new, never half of it. And TOML."""
 
 import json
 import math
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from scala_lab.errors import UserError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 
 def check_writable(folder: Path, rule: str) -> None:
@@ -19,6 +25,11 @@ def check_writable(folder: Path, rule: str) -> None:
         raise UserError(f"{existing} is a file: {rule}")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise UserError(f"{folder} cannot be written to: {existing} is read-only")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file; one that is not TOML is a ValueError."""
+    return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def write_text(path: Path, text: str) -> None:

@@ -4,5 +4,4 @@ from pathlib import Path
 
 VERSION = "0.1.0"
 
-PACKAGE_PARENT = Path(__file__).parent.parent
-"""The folder from which `import scala_lab` works."""
+PACKAGE_PARENT = Path(__file__).parent.parent  # the folder from which `import scala_lab` works

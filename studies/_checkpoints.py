@@ -7,8 +7,7 @@ from scala_lab.study import Cell, Profile
 from scala_lab.study.variants import BASELINE, SCALA_TUNED, SMALL_BATCH, MethodVariant, arm_cells
 from scala_lab.sweep.cells import Measurement
 
-SIDE_BY_SIDE = (SMALL_BATCH, BASELINE, SCALA_TUNED)
-"""The three of the paper's figure."""
+SIDE_BY_SIDE = (SMALL_BATCH, BASELINE, SCALA_TUNED)  # the three of the paper's figure
 
 RATE_NOTE = "Each method at settings tuned on rows of their own; ScaLA at the better of the paper's two t_s."
 

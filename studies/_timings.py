@@ -22,16 +22,12 @@ CALIBRATION = "calibration"
 """Stands in the place of a link where a cell measures the machine's constants instead of steps."""
 MIN_STEPS, ROWS, WARMUP = 6, 1536, 2
 """Timed steps: as many as have this many rows at the large batch size, but not fewer; after some of warm-up."""
-TIMED_STEPS = "timed steps"
-"""What n counts in estimates of time."""
-RATES = ("1gbit", "200mbit")
-"""Links between two hosts that are measured where one machine can have hosts."""
+TIMED_STEPS = "timed steps"  # what n counts in estimates of time
+RATES = ("1gbit", "200mbit")  # links between two hosts that are measured where one machine can have hosts
 GAIN = 1.2
 """Doubling the workers is said to help when it divides the time by more than this; perfect scaling divides it by 2."""
-PAPER_WORKERS = 32
-"""How far the paper's large batch scales."""
-BAND = 0.9
-"""Share of the held-out cells whose error lies within the band of a projection."""
+PAPER_WORKERS = 32  # how far the paper's large batch scales
+BAND = 0.9  # share of the held-out cells whose error lies within the band of a projection
 
 
 def first_steps(profile: Profile, row: MethodVariant, task: str, batch_size: int, model: str | None = None) -> RunSpec:

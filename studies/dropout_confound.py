@@ -17,10 +17,8 @@ from scala_lab.study.verdicts import EQUAL, SAME_RATIO, Claim, ClaimRecord, at_m
 DRAWS, NOISE = (cause.but(cause.method, **SCALA_TUNED.overrides) for cause in (TWO_DRAWS, ONE_DRAW))
 OTHER_DRAWS = TWO_DRAWS.but(f"{TWO_DRAWS.method}, other t_s", **SCALA_OTHER.overrides)
 """Each cause alone, from ScaLA's t_s on."""
-GAIN = 0.8
-"""Points that the paper claims for ScaLA over LAMB."""
-SMALL_SHARE = 0.1
-"""Share of the divergence below which its source does not matter."""
+GAIN = 0.8  # points that the paper claims for ScaLA over LAMB
+SMALL_SHARE = 0.1  # share of the divergence below which its source does not matter
 
 C21 = Claim(
     id="C21",

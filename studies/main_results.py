@@ -28,8 +28,7 @@ from studies._timings import PAPER_WORKERS, RATES
 INDEX = ("model", "method", "batch_size")
 TIMES, CONSTANTS, SECONDS = "times of steps", "constants", "seconds of a run"
 """Kinds of cells that are not training runs, and of the rows that `run_times` makes of them."""
-STEPS, WARMUP = 4, 1
-"""Steps of each kind on each task: there are many kinds."""
+STEPS, WARMUP = 4, 1  # steps of each kind on each task: there are many kinds
 MEASURED, PROJECTED = "measured", "projected"
 TIMES_NOTE = (
     f"Medians of {STEPS} steps after {WARMUP} of warm-up, of every kind on every task with nothing else on the "

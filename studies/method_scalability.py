@@ -11,8 +11,7 @@ from studies import _timings as timings
 from studies._timings import GAIN, NO_DELAY, PAPER_WORKERS, SMALL
 
 LINES = (BASELINE.method, LAMB.method, SCALA.method, SCALA_EARLY.method, NO_DELAY)
-RATES = ("200mbit",)
-"""One link between hosts is enough to see its effect on each method."""
+RATES = ("200mbit",)  # one link between hosts is enough to see its effect on each method
 
 
 def cells(profile: Profile) -> list[Cell]:

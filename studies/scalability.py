@@ -14,8 +14,7 @@ from studies import _timings as timings
 from studies._timings import GAIN, LARGE, PAPER_WORKERS, SMALL
 
 KEYS = ["label", "B", "workers", "link"]
-KNEE = 4
-"""Workers beyond which the paper's small batch stops scaling."""
+KNEE = 4  # workers beyond which the paper's small batch stops scaling
 HOSTS_NOTE = "Links with a rate join two hosts, which are network namespaces of this machine, shaped in each direction."
 EXCHANGE_NOTE = (
     "Seconds of the all-reduce on the worker that comes to it last, and so waits for nobody, beside what the bytes of "

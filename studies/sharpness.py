@@ -32,10 +32,8 @@ if TYPE_CHECKING:
 METHODS = (SMALL_BATCH, BASELINE, LAMB, SCALA_TUNED, SCALA_OTHER, EFFECTIVE, SAM)
 MAX_POWER_PRODUCTS, POWER_TOL = 30, 1e-2
 """Hessian products and tolerance of the check by power iteration, which needs far more than Lanczos."""
-CHECKS = 8
-"""How often per epoch the loss of a run that is trained again is compared with the loss to be matched."""
-RUN, MATCHED = "run", "matched"
-"""Kinds of cells beside the measurements at the end."""
+CHECKS = 8  # how often per epoch the loss of a run that is trained again is compared with the loss to be matched
+RUN, MATCHED = "run", "matched"  # kinds of cells beside the measurements at the end
 MEASURED = ["eigenvalue", "deviation", "loss", "matched", "matched_loss", "matched_epoch"]
 """Numbers of a run that may be missing."""
 
@@ -249,7 +247,7 @@ def loss_rows(done: DataFrame) -> DataFrame:
 
 
 def _bars(done: DataFrame) -> Any:
-    names = [f"{method} (B = {size})" for method, size in zip(done["method"], done["batch_size"], strict=True)]
+    names = [f"{method} (B = {size:.0f})" for method, size in zip(done["method"], done["batch_size"], strict=True)]
     sets = done.assign(checkpoint=names, eigenvalue=done["eigenvalues"]).explode("eigenvalue")
     figure = sharpness_bars(sets.astype({"eigenvalue": float, "converged": bool}))
     figure.axes[0].set_xlabel(

@@ -8,8 +8,7 @@ from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, RunResu
 from scala_lab.study.tables import data_frame
 from studies._checkpoints import RATE_NOTE, SIDE_BY_SIDE, measured_cells, run_cells
 
-PROBES, LANCZOS_STEPS, TRACE_PRODUCTS = 1, 30, 15
-"""Of the density, and the maximum number of probes of the trace."""
+PROBES, LANCZOS_STEPS, TRACE_PRODUCTS = 1, 30, 15  # of the density, and the maximum number of probes of the trace
 
 
 def measure(runs: Sequence[RunResult], *, samples: int, top_k: int, tol: float, threads: int) -> dict[str, Any]:

@@ -22,11 +22,9 @@ ROWS = {
     "FreeLB": FREELB.but("FreeLB", optimizer="lamb"),
 }
 """All with the same optimizer, so that what differs is the step."""
-TITLES = {NOISE: "PGA-1 as written"}
-"""Names in table and figure, where they differ."""
+TITLES = {NOISE: "PGA-1 as written"}  # names in table and figure, where they differ
 STEPS = 8
-MIN_CPU_SHARE = 0.85
-"""A process that computes for less than this share of its time was not alone on the machine."""
+MIN_CPU_SHARE = 0.85  # A process that computes for less than this share of its time was not alone on the machine
 
 
 def cells(profile: Profile) -> list[Cell]:

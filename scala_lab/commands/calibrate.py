@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from scala_lab.timing.calibration import Calibration
 
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-SMALL_BATCH = 32
-"""The batch size of the paper's baseline; projected beside the spec's."""
+SMALL_BATCH = 32  # the batch size of the paper's baseline; projected beside the spec's
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from scala_lab.errors import check_at_least
 
-TOLERANCE = 0.01
-"""Largest relative difference of held-out losses between machines that counts as the same encoder."""
+TOLERANCE = 0.01  # largest relative difference of held-out losses between machines that counts as the same encoder
 
 
 @dataclass(frozen=True)

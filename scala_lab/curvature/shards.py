@@ -17,10 +17,8 @@ SHARD_COST = 20
 MAX_SHARD_TOKENS = 1024
 """Maximum tokens of a shard of several rows, on the CPU. Matrix products are at full speed from some 200 on, and
 beside the retained graphs a worker has that of one shard in memory for each core."""
-PROBE_ROWS = 4
-"""Rows on which shortcuts are proved."""
-MAX_LANES = 8
-"""Each lane may have a shard's graph in memory at a time."""
+PROBE_ROWS = 4  # rows on which shortcuts are proved
+MAX_LANES = 8  # each lane may have a shard's graph in memory at a time
 
 
 def cut_batch(batch: Mapping[str, Tensor], shard_tokens: int | None = None) -> list[dict[str, Tensor]]:

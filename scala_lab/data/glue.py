@@ -91,8 +91,7 @@ def _read_table(task: Task, path: Path) -> Table:
     return Table(path, columns, [row + first_line for row in good], len(faults))
 
 
-HUB_DATASET = "nyu-mll/glue"
-"""Name on the hub, or a local folder laid out like it."""
+HUB_DATASET = "nyu-mll/glue"  # name on the hub, or a local folder laid out like it
 
 
 def load_from_hub(task: Task) -> TaskData:

@@ -20,8 +20,7 @@ STATISTICS = ("loss", "correct", "divergence", "noised", "skipped")
 """Sums over samples that a step function returns: task loss, correct predictions (classification), divergence r,
 samples with a noise term, samples whose noise term was left out because it was not finite."""
 
-WINDOWS_PER_EPOCH, MIN_FALL, MAX_LAST_SHARE = 2, 0.05, 0.1
-"""Constants of the delay rule, see `Settling`."""
+WINDOWS_PER_EPOCH, MIN_FALL, MAX_LAST_SHARE = 2, 0.05, 0.1  # constants of the delay rule, see `Settling`
 
 
 @dataclass(frozen=True)

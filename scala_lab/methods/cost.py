@@ -10,8 +10,7 @@ from scala_lab.config import RunSpec
 from scala_lab.data.tasks import TASKS
 from scala_lab.methods.recipes import chosen_pga, find_recipe
 
-PLAIN = 3.0
-"""Cost of a plain step: one forward and one backward pass."""
+PLAIN = 3.0  # cost of a plain step: one forward and one backward pass
 
 
 def forward_passes(record: Mapping[str, Any]) -> float:

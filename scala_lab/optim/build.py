@@ -86,8 +86,7 @@ def layer_names(model: nn.Module) -> dict[str, str]:
     return layers
 
 
-REFERENCE_BATCH, REFERENCE_WIDTH = 32, 384
-"""The batch size and the encoder width at which rates are quoted."""
+REFERENCE_BATCH, REFERENCE_WIDTH = 32, 384  # the batch size and the encoder width at which rates are quoted
 
 BASE_RATE: Mapping[str, float] = {"adamw": 1.77e-4, "lamb": 3.54e-3, "ngd": 1.77e-3}
 """Peak rate at the reference batch and width; at batch size 1024 that is 1e-3 for adamw, 2e-2 for lamb by layer, 1e-2

@@ -40,10 +40,8 @@ def escape_latex(text: str) -> str:
     return text.translate(_ESCAPES)
 
 
-NOTHING = "\N{EN DASH}"
-"""Shown where a number is missing."""
-WIDE = 8
-"""From this many columns on, neighbours that share the first word of their headings are grouped under it."""
+NOTHING = "\N{EN DASH}"  # shown where a number is missing
+WIDE = 8  # from this many columns on, neighbours that share the first word of their headings are grouped under it
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,9 @@ FITTED = 0.6
 A calibrated model of two balanced classes that keeps 0.6 of it answers 85% of its training rows rightly.
 """
 
-MIN_STEPS = 40
-"""Fewest steps of a run: below them warm-up and decay leave almost no step at a full rate."""
+MIN_STEPS = 40  # fewest steps of a run: below them warm-up and decay leave almost no step at a full rate
 
-MIN_SEEDS = 2
-"""Fewest seeds with all arms: below them there is no interval."""
+MIN_SEEDS = 2  # fewest seeds with all arms: below them there is no interval
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,14 +10,10 @@ from typing import Any
 
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError, nearest
+from scala_lab.files import read_toml
 from scala_lab.study.statistics import LEVEL
 from scala_lab.study.tuning import Choice, Choices, rounded
 from scala_lab.study.verdicts import level_for
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 PLAIN_RECIPES = {"adamw": "plain", "lamb": "lamb", "ngd": "ngd"}
 """The recipe without noise of each optimizer: its runs tune the rate that all methods of the optimizer train with."""
@@ -133,7 +128,7 @@ class Profile:
 def _read_profiles() -> dict[str, Profile]:
     """Read profiles.toml: a table per profile, the fields of `Profile` and `CurvaturePlan`."""
     profiles = {}
-    for name, table in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items():
+    for name, table in read_toml(Path(__file__).with_suffix(".toml")).items():
         values: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
         }

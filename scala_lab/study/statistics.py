@@ -22,17 +22,13 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import ArrayLike, NDArray
 
-LEVEL = 0.95
-"""Level of an interval unless told otherwise."""
+LEVEL = 0.95  # level of an interval unless told otherwise
 
-MAX_N = 1000
-"""Largest n that `Estimate.n_needed` counts up to."""
+MAX_N = 1000  # largest n that `Estimate.n_needed` counts up to
 
-FACTOR = "x"
-"""The unit of factors: their mean, deviation and interval are taken on the log scale."""
+FACTOR = "x"  # the unit of factors: their mean, deviation and interval are taken on the log scale
 
-CELL = ("model", "task")
-"""What is averaged over within a seed; columns that a frame lacks are left out."""
+CELL = ("model", "task")  # what is averaged over within a seed; columns that a frame lacks are left out
 
 _MAX_DF = 1e6
 

@@ -42,8 +42,7 @@ NOT_TESTABLE: Verdict = "not testable here"
 EQUAL = 0.4
 """Points of accuracy within which two methods count as equal: half of the 0.8 that the paper claims for its method."""
 
-SAME_RATIO = 1.25
-"""Factor within which two costs, or two divergences, count as the same."""
+SAME_RATIO = 1.25  # factor within which two costs, or two divergences, count as the same
 
 SLACK = 1.25
 """Factor by which a measured cost may lie outside of the paper's range: other machines weigh passes differently."""
@@ -367,8 +366,7 @@ def record(claim: Claim, parts: Sequence[Part], gates: Sequence[Gate] = ()) -> C
     return ClaimRecord(claim, tuple(parts), tuple(gates))
 
 
-Rule = Callable[["pd.DataFrame"], ClaimRecord]
-"""Judges a claim by a frame of runs."""
+Rule = Callable[["pd.DataFrame"], ClaimRecord]  # judges a claim by a frame of runs
 
 
 def judge(rule: Rule, frame: pd.DataFrame, level: float = LEVEL) -> ClaimRecord:

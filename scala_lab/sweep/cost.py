@@ -30,8 +30,7 @@ from scala_lab.sweep.store import RunStore, unique_items
 if TYPE_CHECKING:
     from scala_lab.training.preparation import Prepared
 
-SAMPLE_ROWS = 1024
-"""Rows that stand for a task where the speed of its runs is measured."""
+SAMPLE_ROWS = 1024  # rows that stand for a task where the speed of its runs is measured
 WARM_UP_STEPS, TIMED_SECONDS = 2, 1.0
 
 

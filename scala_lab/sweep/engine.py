@@ -32,12 +32,9 @@ from scala_lab.sweep.store import ENDED, Records, RunStore, check_same_inputs, u
 if TYPE_CHECKING:
     from scala_lab.training.run_dir import RunResult
 
-POLL_SECONDS = 0.5
-"""How often a sweep checks the locks of other sweeps while none of its own jobs ends."""
-MAX_NAMES = 6
-"""How many running cells are named in the live view."""
-STDERR_CHARACTERS = 2000
-"""How much of a dead process's stderr is reported."""
+POLL_SECONDS = 0.5  # how often a sweep checks the locks of other sweeps while none of its own jobs ends
+MAX_NAMES = 6  # how many running cells are named in the live view
+STDERR_CHARACTERS = 2000  # how much of a dead process's stderr is reported
 
 Outcome = Literal["done", "locked", "died"]
 """done: its record says how it ended; locked: another process works on it; died: its process ended without a record."""

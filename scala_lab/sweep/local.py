@@ -25,8 +25,7 @@ from scala_lab.sweep.cells import Job
 from scala_lab.sweep.engine import STDERR_CHARACTERS, Ending, Executor, carry_out
 
 READY = "ready"
-MAX_FAILED_STARTS = 3
-"""How many workers in a row may die before they are ready."""
+MAX_FAILED_STARTS = 3  # how many workers in a row may die before they are ready
 
 
 class LocalPool(Executor):

@@ -41,12 +41,10 @@ RUN_FIELDS = (
 )
 """Entries of a run's record that go into `runs.jsonl`."""
 
-ENDED = ("finished", "diverged", "failed")
-"""Statuses of runs and measurements that need no more work."""
+ENDED = ("finished", "diverged", "failed")  # statuses of runs and measurements that need no more work
 
 HEARTBEAT_SECONDS = 15.0
-STALE_SECONDS = 120.0
-"""How long the lock of another host outlives its last heartbeat."""
+STALE_SECONDS = 120.0  # how long the lock of another host outlives its last heartbeat
 
 
 @dataclass

@@ -49,8 +49,7 @@ class ConcaveQuadratic:
         return np.array(gaps)
 
 
-WIDTH = 16
-"""Dimensions of the random problems."""
+WIDTH = 16  # dimensions of the random problems
 
 
 def random_quadratic(kind: Literal["box", "sparse"], ratio: float, rng: np.random.Generator) -> ConcaveQuadratic:

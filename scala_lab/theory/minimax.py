@@ -106,8 +106,7 @@ def grouped_problem(kappa: float) -> MinimaxProblem:
     return MinimaxProblem(scales_H=np.geomspace(1 / kappa, 1, 4), concavity_D=np.array([1.0, 1.5, 1.0, 1.5]))
 
 
-MAX_STEPS = 2000
-"""Far more than the linear rate needs: reaching it means that a constant of the problem is wrong."""
+MAX_STEPS = 2000  # far more than the linear rate needs: reaching it means that a constant of the problem is wrong
 
 
 def proximal_point(problem: MinimaxProblem, x: np.ndarray, tol: float = 1e-8) -> np.ndarray:
@@ -140,8 +139,7 @@ def envelope_gradient(problem: MinimaxProblem, x: np.ndarray, tol: float = 1e-8)
     return 2 * problem.alphas_H[:, None] * (x - proximal_point(problem, x, tol))
 
 
-Oracle = Callable[[MinimaxProblem, np.ndarray], np.ndarray]
-"""From x to an approximate maximiser y."""
+Oracle = Callable[[MinimaxProblem, np.ndarray], np.ndarray]  # from x to an approximate maximiser y
 
 
 def descend(
@@ -217,8 +215,7 @@ def ascent(steps: int) -> Oracle:
     return respond
 
 
-START_NORM = 6.0
-"""Length of every group of x_0: a few units of phi's bumps away from the global minimum."""
+START_NORM = 6.0  # length of every group of x_0: a few units of phi's bumps away from the global minimum
 POINTS = 64
 """Iterates of a run at which the envelope's gradient is computed, spread evenly at random over its T steps."""
 

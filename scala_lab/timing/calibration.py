@@ -28,23 +28,18 @@ if TYPE_CHECKING:
     from scala_lab.training.distributed import World
     from scala_lab.training.run_dir import RunResult
 
-WITHIN = "within a host"
-"""Name of the link class between workers of one host; others go by their rate."""
-PIECE_SECONDS = 5.0
-"""About how long each of the six pieces is measured for, and the link of each rate."""
+WITHIN = "within a host"  # name of the link class between workers of one host; others go by their rate
+PIECE_SECONDS = 5.0  # about how long each of the six pieces is measured for, and the link of each rate
 
-Shape = tuple[int, int, int]
-"""Rows, tokens of the longest row, and maximum rows of a micro-batch."""
+Shape = tuple[int, int, int]  # rows, tokens of the longest row, and maximum rows of a micro-batch
 SHAPES = (*((rows, 12, rows) for rows in (2, 8, 32, 64)), (64, 12, 16), (32, 24, 32), (16, 40, 16), (32, 40, 32))
 """Small and large ones, one that is cut, and longer ones."""
 CROWD = ((8, 12, 8), (32, 12, 32), (16, 40, 16))
 """Those of them that all workers run at once, to see how much they slow one another down."""
 CACHE_FILLER = CROWD[0]
 """Runs before every update and message, which a run meets with its caches full of something else."""
-MESSAGES = (1 << 10, 1 << 16, 1 << 20, 1 << 21)
-"""Bytes of the messages beside the gradient itself."""
-MIN_ROUNDS, MAX_ROUNDS = 3, 15
-"""How often a piece is measured."""
+MESSAGES = (1 << 10, 1 << 16, 1 << 20, 1 << 21)  # bytes of the messages beside the gradient itself
+MIN_ROUNDS, MAX_ROUNDS = 3, 15  # how often a piece is measured
 
 
 @dataclass(frozen=True)

@@ -36,10 +36,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-STEP = "step"
-"""Stands beside the phases: the whole step."""
-MAX_LOST = 0.03
-"""Share of its time that a worker may lose to other processes before its measurement is repeated."""
+STEP = "step"  # stands beside the phases: the whole step
+MAX_LOST = 0.03  # share of its time that a worker may lose to other processes before its measurement is repeated
 MAX_ATTEMPTS = 4
 """How often something is measured at most; if every attempt was disturbed, the least disturbed one counts."""
 MATMUL_SECONDS, MATRIX = 0.2, 1024

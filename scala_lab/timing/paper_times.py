@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 TASKS = ("MNLI", "QNLI", "QQP", "SST-2")
 STEPS = {32: (73632, 19644, 68226, 12630), 1024: (2301, 615, 2133, 396)}
 """Steps of a run that the paper reports, by batch size."""
-LENGTHS = (39.6, 49.1, 30.6, 13.4)
-"""Mean tokens of a training row, by BERT's uncased word pieces."""
+LENGTHS = (39.6, 49.1, 30.6, 13.4)  # mean tokens of a training row, by BERT's uncased word pieces
 MNLI_ROWS = 392_702
 PARAMETERS = {"BERT-base": 110e6, "RoBERTa-large": 355e6}
 LAMB, SCALA = "LAMB", "ScaLA"
@@ -38,8 +37,7 @@ ROWS = {
 }
 """Workers and batch size of each row of the tables, and its seconds by task, of either model."""
 
-LATENCY = 2e-5
-"""Seconds of a round between GPUs; assumed."""
+LATENCY = 2e-5  # seconds of a round between GPUs; assumed
 FITTED_ON = ("MNLI", "SST-2")
 """The longest task, and the one with the shortest rows: they separate the cost of a token from that of a step."""
 CROWDING = tuple(1 + 0.05 * step for step in range(81))

@@ -34,8 +34,7 @@ from scala_lab.errors import UserError
 from scala_lab.files import write_json
 from scala_lab.training.precision import check_precision
 
-TIMEOUT = timedelta(minutes=10)
-"""How long a worker waits for the others in a collective operation."""
+TIMEOUT = timedelta(minutes=10)  # how long a worker waits for the others in a collective operation
 
 GRACE_SECONDS = 5.0
 """How long the other workers may take to end by themselves, and to record why, once one has failed."""

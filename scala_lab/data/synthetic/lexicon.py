@@ -10,14 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-try:
-    import tomllib
-except ModuleNotFoundError:  # Python 3.10
-    import tomli as tomllib  # type: ignore[no-redef]
+from scala_lab.files import read_toml
 
 T = TypeVar("T")
 
-_GRAMMAR: dict[str, Any] = tomllib.loads(Path(__file__).with_name("grammar.toml").read_text(encoding="utf-8"))
+_GRAMMAR = read_toml(Path(__file__).with_name("grammar.toml"))
 
 
 def _groups(text: str) -> list[list[str]]:

@@ -165,8 +165,7 @@ _TRUE: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 """Truth of a quantified sentence, from the number of individuals in restrictor and predicate and in the restrictor."""
 QUANTIFIERS = tuple(_TRUE)
 
-_MAX_POPULATIONS = 7000
-"""Limit on the populations of one judgement; larger ones change no judgement."""
+_MAX_POPULATIONS = 7000  # limit on the populations of one judgement; larger ones change no judgement
 
 
 @cache

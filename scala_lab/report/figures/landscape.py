@@ -58,8 +58,7 @@ def _check_slices(frames: Mapping[str, DataFrame], *columns: str) -> None:
 
 Value = Literal["loss", "accuracy"]
 Grid = tuple[np.ndarray, np.ndarray, np.ma.MaskedArray]
-BANDS = 14
-"""Filled bands of a contour plot; every other edge is drawn and labelled."""
+BANDS = 14  # filled bands of a contour plot; every other edge is drawn and labelled
 
 
 @style.styled()
