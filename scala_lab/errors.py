@@ -11,10 +11,10 @@ class UserError(Exception):
     """
 
 
-def check_at_least(minimum: int, of: str = "", /, **flags: int | None) -> None:
-    """Refuse flags, given by name, that are smaller; `of`, such as `launch: `, begins the sentence."""
+def check_at_least(minimum: int, of: str = "", /, **flags: float | None) -> None:
+    """Refuse flags, given by name, that are smaller or nan; `of`, such as `launch: `, begins the sentence."""
     for name, value in flags.items():
-        if value is not None and value < minimum:
+        if value is not None and not value >= minimum:
             raise UserError(f"{of}--{name.replace('_', '-')} must be at least {minimum}, not {value}")
 
 

@@ -40,8 +40,7 @@ PROJECTION_NOTE = (
 )
 FASTER = paper.speedups("baseline 2x16", "ScaLA B=1K")
 OVER_ONE = paper.speedups("baseline 1x1", "ScaLA B=1K")
-BASELINE_GAINS = paper.speedups("baseline 1x1", "baseline 2x16")
-"""Factors between rows of Table 1, per model and task."""
+BASELINE_GAINS = paper.speedups("baseline 1x1", "baseline 2x16")  # factors between rows of Table 1, per model and task
 TASK_NAMES = {"mnli": "MNLI-m", "qnli": "QNLI", "qqp": "QQP", "sst2": "SST-2"}
 MODELS = {paper.BERT: "bert-base-uncased", paper.ROBERTA: "roberta-large"}
 

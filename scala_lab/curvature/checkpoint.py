@@ -22,7 +22,7 @@ from scala_lab.config import DataSpec, MachineSpec, RunSpec
 from scala_lab.curvature.eigensolvers import EigenResult, top_eigenpairs
 from scala_lab.curvature.operator import HessianOperator
 from scala_lab.data.tokens import Padding, TokenSplit, collate, cut_by_length
-from scala_lab.errors import UserError
+from scala_lab.errors import UserError, check_at_least
 from scala_lab.machine import launched_workers, warn_of_crowded_cores
 from scala_lab.models.loading import load_classifier, to_float64
 from scala_lab.training.distributed import World, join_world, run_workers
@@ -64,11 +64,8 @@ class SampleOptions:
 
     def check(self, data: DataSpec) -> None:
         """Refuse numbers that cannot work."""
-        if self.samples < 1:
-            raise UserError(f"--samples must be at least 1, not {self.samples}")
-        for name in ("memory", "threads", "seed"):
-            if not getattr(self, name) >= 0:  # refuses nan too
-                raise UserError(f"--{name} must be at least 0, not {getattr(self, name)}")
+        check_at_least(1, samples=self.samples)
+        check_at_least(0, memory=self.memory, threads=self.threads, seed=self.seed)
         if self.memory == float("inf"):
             raise UserError("--memory must be a finite number")
         RunSpec(data=data, seed=self.seed).override(micro_batch=self.micro_batch).resolved()

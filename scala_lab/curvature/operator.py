@@ -46,8 +46,7 @@ from scala_lab.models.fast_layers import Narrowing, narrowed, prove_narrowing
 
 DEFAULT_BUDGET = 2 << 30
 """Bytes of retained graphs: enough for some hundred samples of a small encoder, little on any machine."""
-MAX_RETAINED_SAMPLES = 1024
-"""Approximate maximum of samples per worker whose graphs are retained, whatever the budget."""
+MAX_RETAINED_SAMPLES = 1024  # approximate maximum of samples per worker whose graphs are retained, whatever the budget
 SOLVER_VECTORS = 32
 """Vectors of a solver that the budget reserves memory for. They grow with the vocabulary of the samples: if graphs took
 the whole budget, memory would grow with the number of samples after all."""

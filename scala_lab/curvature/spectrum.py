@@ -14,8 +14,7 @@ from scala_lab.errors import UserError
 from scala_lab.optim.build import layer_names
 
 MIN_PROBES = 10  # probes before the error bar may stop the search: with fewer, it is often too small by chance
-MARGIN = 6.0
-"""Kernel widths that the grid reaches beyond the outermost nodes: less than 1e-8 of the mass lies outside."""
+MARGIN = 6.0  # kernel widths that the grid reaches beyond the outermost nodes: less than 1e-8 of the mass lies outside
 
 
 @dataclass(frozen=True)

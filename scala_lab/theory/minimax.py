@@ -216,8 +216,7 @@ def ascent(steps: int) -> Oracle:
 
 
 START_NORM = 6.0  # length of every group of x_0: a few units of phi's bumps away from the global minimum
-POINTS = 64
-"""Iterates of a run at which the envelope's gradient is computed, spread evenly at random over its T steps."""
+POINTS = 64  # iterates of a run at which the envelope's gradient is computed, spread evenly at random over its T steps
 
 
 def envelope_gradients(

@@ -36,8 +36,7 @@ from scala_lab.training.precision import check_precision
 
 TIMEOUT = timedelta(minutes=10)  # how long a worker waits for the others in a collective operation
 
-GRACE_SECONDS = 5.0
-"""How long the other workers may take to end by themselves, and to record why, once one has failed."""
+GRACE_SECONDS = 5.0  # how long the other workers may take to end by themselves, and to record why, once one has failed
 
 
 @dataclass(frozen=True)
