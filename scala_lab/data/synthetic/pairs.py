@@ -7,18 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from scala_lab.data.synthetic import scenes
-from scala_lab.data.synthetic.lexicon import (
-    CHILDREN,
-    EDITS,
-    HYPERNYMS,
-    OPPOSITES,
-    PARENT,
-    SIBLINGS,
-    SYNONYMS,
-    Rng,
-    canonical,
-)
+from scala_lab.data.synthetic import lexicon, scenes
+from scala_lab.data.synthetic.lexicon import Rng, canonical
 from scala_lab.data.synthetic.scenes import Action, Phrase, Scene
 
 Numbers = Sequence[int]  # one of which is drawn
@@ -38,7 +28,7 @@ def premise_and_hypothesis(rng: Rng, depths: Numbers, edits: Numbers, label: int
                 second = swap(first)
                 relation = scenes.NEUTRAL if second is not first else scenes.ENTAILMENT
             else:
-                second = edit(rng, first, EDITS["inference"], rng.choice(edits))
+                second = edit(rng, first, lexicon.EDITS["inference"], rng.choice(edits))
                 relation = infer(first, second)
             if relation == label:
                 return *_word_sentences(rng, first, second), label
@@ -72,7 +62,7 @@ def question_pair(rng: Rng, edits: Numbers, label: int) -> Pair:
         elif u < 0.3:
             second = swap(second)
         else:
-            second = edit(rng, second, EDITS["change"], rng.choice(edits))
+            second = edit(rng, second, lexicon.EDITS["change"], rng.choice(edits))
     first, second = _without_slot(first, slot), _without_slot(second, second_slot)
     same = slot == second_slot and scenes.relate_scenes(first, second) == (scenes.EQUAL, scenes.EQUAL)
     return scenes.word_question(rng, first, slot), scenes.word_question(rng, second, second_slot), int(same)
@@ -87,7 +77,7 @@ def sentence_pair(rng: Rng, depth: int, edits: Numbers) -> tuple[str, str, float
     elif u < 0.2:
         second = swap(first)
     else:
-        second = edit(rng, first, f"synonym negate {EDITS['change']}", rng.choice(edits))
+        second = edit(rng, first, f"synonym negate {lexicon.EDITS['change']}", rng.choice(edits))
         if rng.bernoulli(0.3):
             other = draw_fact(rng, depth)
             part = "action" if rng.bernoulli(0.5) else "subject"
@@ -134,9 +124,9 @@ def answers(fact: Scene, question: Scene, slot: str) -> bool:
 
 def _draw_question(rng: Rng, fact: Scene, slot: str, wrong: bool, edits: int) -> Scene:
     """Draw what a question about the fact presupposes: the fact reworded, with the slot left open."""
-    scene = edit(rng, fact._replace(action=fact.action._replace(negated=False)), EDITS["question"], edits)
+    scene = edit(rng, fact._replace(action=fact.action._replace(negated=False)), lexicon.EDITS["question"], edits)
     if wrong:
-        scene = swap(scene) if rng.bernoulli(0.25) else edit(rng, scene, EDITS["wrong question"], 1)
+        scene = swap(scene) if rng.bernoulli(0.25) else edit(rng, scene, lexicon.EDITS["wrong question"], 1)
     action = scene.action
     if slot == "where" or rng.bernoulli(0.4):
         action = action._replace(place=None)
@@ -167,7 +157,7 @@ def _word_similarity(kind: str, first: str | None, second: str | None) -> float:
         return 1.0
     if relation in (scenes.WITHIN, scenes.AROUND):
         return 0.7
-    parents = PARENT.get(kind, {})
+    parents = lexicon.PARENT.get(kind, {})
     first, second = canonical(kind, first), canonical(kind, second)
     return 0.4 if parents.get(first, first) == parents.get(second, second) else 0.0
 
@@ -241,12 +231,12 @@ def _edit_verb(table: dict[str, dict[str, list[str]]], rng: Rng, scene: Scene) -
 
 def _edit_synonym(rng: Rng, scene: Scene) -> Scene:
     if rng.bernoulli(0.5):
-        return scene._replace(action=_substitute(SYNONYMS, "verb", rng, scene.action))
+        return scene._replace(action=_substitute(lexicon.SYNONYMS, "verb", rng, scene.action))
     return _edit_phrase(_synonym_phrase, rng, scene)
 
 
 def _synonym_phrase(rng: Rng, phrase: Phrase) -> Phrase:
-    return _substitute(SYNONYMS, "adjective", rng, _substitute(SYNONYMS, "noun", rng, phrase))
+    return _substitute(lexicon.SYNONYMS, "adjective", rng, _substitute(lexicon.SYNONYMS, "noun", rng, phrase))
 
 
 def _add_adjective(rng: Rng, phrase: Phrase) -> Phrase:
@@ -265,21 +255,21 @@ def _edit_circumstance(rng: Rng, scene: Scene) -> Scene:
     old: str | None = getattr(scene.action, kind)
     new: Any = rng.choice(scenes.PLACES if kind == "place" else scenes.TIMES)
     if old is not None:
-        new = rng.choice((None, None, PARENT[kind].get(old, old), new))
+        new = rng.choice((None, None, lexicon.PARENT[kind].get(old, old), new))
     return scene._replace(action=scene.action._replace(**{kind: new}))
 
 
 _EDITS: dict[str, Callable[[Rng, Scene], Scene]] = {
     "synonym": _edit_synonym,
-    "hypernym": partial(_edit_phrase, partial(_substitute, HYPERNYMS, "noun")),
-    "hyponym": partial(_edit_phrase, partial(_substitute, CHILDREN, "noun")),
-    "sibling": partial(_edit_phrase, partial(_substitute, SIBLINGS, "noun")),
+    "hypernym": partial(_edit_phrase, partial(_substitute, lexicon.HYPERNYMS, "noun")),
+    "hyponym": partial(_edit_phrase, partial(_substitute, lexicon.CHILDREN, "noun")),
+    "sibling": partial(_edit_phrase, partial(_substitute, lexicon.SIBLINGS, "noun")),
     "add_adjective": partial(_edit_phrase, _add_adjective),
     "drop_modifier": partial(_edit_phrase, _drop_modifier),
-    "opposite_adjective": partial(_edit_phrase, partial(_substitute, OPPOSITES, "adjective")),
-    "verb_hypernym": partial(_edit_verb, HYPERNYMS),
-    "verb_sibling": partial(_edit_verb, SIBLINGS),
-    "opposite_verb": partial(_edit_verb, OPPOSITES),
+    "opposite_adjective": partial(_edit_phrase, partial(_substitute, lexicon.OPPOSITES, "adjective")),
+    "verb_hypernym": partial(_edit_verb, lexicon.HYPERNYMS),
+    "verb_sibling": partial(_edit_verb, lexicon.SIBLINGS),
+    "opposite_verb": partial(_edit_verb, lexicon.OPPOSITES),
     "circumstance": _edit_circumstance,
     "negate": lambda rng, scene: scene._replace(action=scene.action._replace(negated=not scene.action.negated)),
     "quantifier": lambda rng, scene: scene._replace(quantifier=rng.choice(scenes.QUANTIFIERS)),
