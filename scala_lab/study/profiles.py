@@ -11,9 +11,8 @@ from typing import Any
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError, nearest
 from scala_lab.files import read_toml
-from scala_lab.study.statistics import LEVEL
 from scala_lab.study.tuning import Choice, Choices, rounded
-from scala_lab.study.verdicts import level_for
+from scala_lab.study.verdicts import SINGLE_LOOK, level_for
 
 PLAIN_RECIPES = {"adamw": "plain", "lamb": "lamb", "ngd": "ngd"}
 """The recipe without noise of each optimizer: its runs tune the rate that all methods of the optimizer train with."""
@@ -122,7 +121,7 @@ class Profile:
     @property
     def level(self) -> float:
         """The level of intervals: by the number of seeds where results are looked at more than once."""
-        return level_for(len(self.seeds)) if self.looks else LEVEL
+        return level_for(len(self.seeds)) if self.looks else SINGLE_LOOK
 
 
 def _read_profiles() -> dict[str, Profile]:
