@@ -42,7 +42,7 @@ class BatchPlan:
         return self.groups(step)[0]
 
     def groups(self, step: int, size: int | None = None) -> list[np.ndarray]:
-        """Return the rows of a step in groups of `size`, by default one, cut before each is sorted, longest first."""
+        """Return the rows of a step in groups of `size`, by default all in one, each sorted longest first."""
         epoch, index = divmod(step, self.steps_per_epoch)
         if epoch not in self._orders:  # a cache of one epoch
             self._orders.clear()
@@ -52,7 +52,7 @@ class BatchPlan:
         return [part[np.argsort(-self.lengths[part], kind="stable")] for part in parts]
 
     def deal_groups(self, groups: list[np.ndarray], rank: int = 0, memory: float = 1.0) -> list[list[np.ndarray]]:
-        """Return the micro-batches of one worker, by group: a share of the only group, or of several whole ones."""
+        """Return the micro-batches of one worker, by group: its share of a single group, else the groups it got."""
         if len(groups) == 1:
             return [self.deal(groups[0], rank, memory)]
         parts = [self._cut(group, self._max_rows(memory)) for group in groups]

@@ -21,8 +21,8 @@ C11 = Claim(
     "without PGA-1, it is less accurate.",
     paper="1.5-1.9x and +0.1 points; -0.2 points; -0.8 points",
     rule="Forward passes without delay over those with it lie within {:.3g} to {:.3g}; accuracy without delay is equal "
-    "within {} points; the two other rows minus ScaLA are effects at least half as large as the paper's. ScaLA has the "
-    "t_s that is better on tuning rows; the other one is shown.".format(*SLOWER_WITHOUT_DELAY, EQUAL),
+    "within {} points; the two other rows minus ScaLA have the paper's sign, and not less than half of its size. ScaLA "
+    "has the t_s that is better on tuning rows; the other one is shown.".format(*SLOWER_WITHOUT_DELAY, EQUAL),
 )
 
 

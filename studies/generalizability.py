@@ -37,7 +37,7 @@ C4 = Claim(
     statement="Large batches are less accurate than the small one at their best rates, the more so the larger.",
     paper="the gap to B=32 grows from 1K to 8K; on MNLI it is 0.5 at 1K (Table 2) and 1.3 at 8K (Figure 7)",
     rule="The mean gap of the large batches to the small one, and the slope of accuracy over the large ones per "
-    "doubling of B, one per seed, are effects at least half as large as the paper's 0.9 and -0.27 points.",
+    "doubling of B, one per seed, have the paper's signs, and are not smaller than half of its 0.9 and -0.27 points.",
 )
 
 

@@ -28,7 +28,7 @@ C25 = Claim(
     statement="With the square-root rule's rate the large-batch baseline stays below the small batch.",
     paper="88.7 against 89.4",
     rule="The baseline at the large batch size and the rule's rate minus the baseline at the small batch size is an "
-    "effect at least half as large as the paper's -0.7 points; at its tuned rate it is shown.",
+    "effect below 0, and not smaller than half of the paper's -0.7 points; at its tuned rate it is shown.",
 )
 
 

@@ -15,7 +15,7 @@ C15 = Claim(
     id="C15",
     statement="Training the large-batch baseline for twice the epochs does not reach ScaLA's accuracy.",
     paper="hardly 84 after 12 epochs against 85.2 after 6 (MNLI, B=2K)",
-    rule="ScaLA minus the baseline trained longer is an effect at least half as large as the paper's 1.2 points. ScaLA "
+    rule="ScaLA minus the baseline trained longer is above 0, and not below half of the paper's 1.2 points. ScaLA "
     "has the t_s that is better on tuning rows; the other one is shown.",
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -10,9 +11,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import made_up
 import pytest
 import torch
 from safetensors.torch import load_file
+
+from scala_lab.study.profiles import EMBEDDED
+from tests.studies import accuracy_cases
 
 ROOT = Path(__file__).parents[1]
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text()
@@ -98,6 +103,12 @@ def test_a_study(copy):
     (copy / "weight_decay.py").rename(copy / "studies" / "weight_decay.py")
     assert "weight_decay" in scala_lab(copy, "study", "--list")
     assert "0 of 9 are done" in scala_lab(copy, "study", "weight_decay", "--dry-run")  # 2 settings x 3 seeds, 3 trials
+    spec = importlib.util.spec_from_file_location("weight_decay", copy / "studies" / "weight_decay.py")
+    study = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(study)
+    frame = accuracy_cases.frame([made_up.arm(study.SOME, 1.0), made_up.arm(study.NONE)]).assign(dev=90.0)
+    (claim,) = study.analyse(EMBEDDED.restricted(tasks=accuracy_cases.TASKS), frame).claims
+    assert claim.verdict == "supported"
 
 
 @pytest.mark.parametrize("guide", ["CONTRIBUTING.md", "README.md", "docs/add-a-study.md", "docs/scaling.md"])

@@ -18,7 +18,7 @@ CLAIM = Claim(
     study="my_study",
     statement="At a large batch, warming up over a tenth of the steps beats no warm-up.",
     paper="not in the paper",
-    rule="The difference, paired by seed, is an effect of at least half a point.",
+    rule="The difference, paired by seed, is significantly above 0, and not significantly below half a point.",
 )
 
 
@@ -31,7 +31,7 @@ def cells(profile: Profile) -> list[Cell]:
 def analyse(profile: Profile, frame: pd.DataFrame) -> Findings:
     """Compare the shares: `frame` has one row per cell, with its labels, its `score` and more."""
     claim = judge(w1, frame, profile.level)
-    table = table_by_task(frame, ["method"], profile.pair[:1], against="warm-up 0")
+    table = table_by_task(frame, ["method"], profile.pair[:1], against="warm-up 0", level=profile.level)
     return Findings(
         tables=[Tabulation("", table, "Accuracy by share of warm-up.", notes(profile, frame, against="warm-up 0"))],
         figures=difference_drawing(claim.parts, "Warm-up at a large batch", "Accuracy"),

@@ -73,6 +73,7 @@ class ScalaStep(Step):
             return self._algorithm_1(encoder, batch, context)
 
     def _algorithm_1(self, encoder: Encoder, batch: MicroBatch, context: StepContext) -> Tensor:
+        """Add the gradient of Algorithm 1's step for a micro-batch; the group-wise update is LAMB's."""
         phase = context.clock.phase
         with phase("clean forward"):  # gamma = Phi(x, xi), and f
             looked_up_BLD = encoder.embed(batch.inputs)

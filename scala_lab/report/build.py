@@ -255,6 +255,8 @@ def study_command(manifest: Manifest, reference: str) -> str:
     words = ["scala-lab", "study", reference, "--profile", manifest.profile]
     for flag, value in (("--data-dir", manifest.data_dir), ("--model", manifest.model)):
         words += [flag, value] if value else []
+    for flag, values in (("--seeds", manifest.seeds), ("--tasks", manifest.tasks)):
+        words += [flag, *map(str, values)] if values else []
     return shlex.join(words)
 
 

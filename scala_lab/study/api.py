@@ -197,7 +197,7 @@ def frame_of(cells: Sequence[Cell], records: Records) -> DataFrame:
     task's first metric in percent, nan unless finished, on `score_split`: held-out rows, else the first evaluation
     split, with `rows` rows), `dev` (that metric on the first evaluation split), `correct` (which of the `rows` are
     right, None if unknown), `train_loss` (at the end, without dropout and noise), `chance_loss` and `chance_score` (of
-    a constant prediction), one column per metric (`dev_accuracy`, in percent), `f1` (of that split, in percent, where
+    a constant prediction), one column per metric (`dev_accuracy`, in percent), `f1` (on `score_split`, where
     the task has it), `best_score`, `best_epoch`, `rate` (the peak learning rate), `steps`, `workers`, `train_seconds`,
     `samples_per_second`, `forward_passes` (over the training rows, a backward counted as two), `divergence` (mean r
     over the last step), `noise_start` (in epochs; nan for never) and `epochs` (the list of evaluations). Rows of

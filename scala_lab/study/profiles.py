@@ -48,7 +48,7 @@ class Profile:
     tuning_seed: int = 100  # of all trials
     looks: bool = False  # whether results are looked at after 4, 6 and 8 seeds, at the levels of `level_for`
     delays: tuple[float, ...] = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0)  # t_s of the study of switch points, in epochs
-    early_delay: float = 3.0  # the two t_s of the paper, 3 and 5 of 6 epochs: ScaLA is judged with both
+    early_delay: float = 3.0  # the two t_s of the paper, 3 and 5 of 6 epochs: tuning rows decide between them
     late_delay: float = 5.0
     ascent_steps: tuple[int, ...]  # T of the study of perturbation steps
     strengths: tuple[float, ...]  # omega of the study of noise strength

@@ -116,7 +116,7 @@ class Estimate:
 
         A factor is returned as one above 1. None without an interval.
         """
-        return self.natural(_noncentrality(self.df) * self.se) if self.decided else None
+        return self.natural(_noncentrality(self.df, self.level) * self.se) if self.decided else None
 
     def n_needed(self, effect: float, power: float = 0.8) -> int | None:
         """Return the n that a two-sided test needs to find an effect, at the present standard deviations.
@@ -133,7 +133,7 @@ class Estimate:
             se = math.sqrt(by_unit + by_row)
             if se == 0:
                 return distance > 0
-            return _power(_combined_df(n - 1, by_unit, by_row), distance / se) >= power
+            return _power(_combined_df(n - 1, by_unit, by_row), distance / se, self.level) >= power
 
         if not enough(MAX_N):
             return MAX_N + 1
@@ -349,7 +349,7 @@ def _estimate(
 def _combined_df(seed_df: float, by_seed: float, by_row: float) -> float:
     """Return the degrees of freedom at which t's 95% interval has the half-widths of seeds (t) and rows (normal) added.
 
-    Half-widths are added as squares: t(df)^2 (v_s + v_r) = t(seed_df)^2 v_s + z^2 v_r.
+    Half-widths are added as squares: t(df)^2 (v_s + v_r) = t(seed_df)^2 v_s + z^2 v_r. These serve other levels too.
     """
     from scipy.special import stdtridf
 
@@ -367,20 +367,20 @@ def _t_quantile(df: float, probability: float) -> float:
     return float(stdtrit(df, probability))
 
 
-def _power(df: float, noncentrality: float) -> float:
-    """Return the probability that a two-sided t test at the usual level rejects in the direction of the effect."""
+def _power(df: float, noncentrality: float, level: float) -> float:
+    """Return the probability that a two-sided t test of an interval's level rejects in the effect's direction."""
     from scipy.special import nctdtr
 
-    critical = _t_quantile(df, (1 + LEVEL) / 2)
+    critical = _t_quantile(df, (1 + level) / 2)
     if noncentrality > 10 * critical + 40:  # certain, and out of nctdtr's reach
         return 1.0
     return 1 - float(nctdtr(df, noncentrality, critical))
 
 
 @lru_cache(maxsize=4096)
-def _noncentrality(df: float) -> float:
+def _noncentrality(df: float, level: float) -> float:
     """Return the true effect in standard errors that a two-sided t test finds with a power of 80%."""
     from scipy.optimize import brentq
 
-    upper = 2 * _t_quantile(df, (1 + LEVEL) / 2) + 10
-    return float(brentq(lambda effect: _power(df, effect) - 0.8, 0.0, upper, xtol=1e-6))
+    upper = 2 * _t_quantile(df, (1 + level) / 2) + 10
+    return float(brentq(lambda effect: _power(df, effect, level) - 0.8, 0.0, upper, xtol=1e-6))

@@ -244,7 +244,7 @@ def equivalent(statement: str, estimate: Estimate, margin: float, **role: Any) -
 
 
 def no_worse(statement: str, estimate: Estimate, margin: float, **role: Any) -> Part:
-    """State that a difference, where more is better, is not below minus the margin (non-inferiority)."""
+    """State that a difference, where more is better, is not below -margin, or a factor not below 1 / margin."""
     return replace(equivalent(statement, estimate, margin, **role), high=math.inf)
 
 

@@ -165,7 +165,7 @@ class _Sweep:
         return ready
 
     def _handle(self, ending: Ending) -> None:
-        """Take note of an ending; a job whose process died is tried again, unless it died twice at the same step."""
+        """Take note of an ending; a job whose process died is tried again, unless it died twice at one saved step."""
         key, item = ending.key, self.left[ending.key].item
         if ending.outcome == "done":
             self._end(key)

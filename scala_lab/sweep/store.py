@@ -41,7 +41,7 @@ RUN_FIELDS = (
 )
 """Entries of a run's record that go into `runs.jsonl`."""
 
-ENDED = ("finished", "diverged", "failed")  # statuses of runs and measurements that need no more work
+ENDED = ("finished", "diverged", "failed")  # statuses that a sweep leaves as they are, `failed` unless it retries
 
 HEARTBEAT_SECONDS = 15.0
 STALE_SECONDS = 120.0  # how long the lock of another host outlives its last heartbeat

@@ -71,7 +71,7 @@ class RunResult:
 
     @property
     def ended(self) -> bool:
-        """Whether the run needs no more work."""
+        """Whether it is finished or diverged, so that resuming would do nothing."""
         return self.status in ("finished", "diverged")
 
 

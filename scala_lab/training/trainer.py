@@ -165,7 +165,7 @@ class Training:
     def _add_gradients(
         self, micro_batches: list[np.ndarray], batch_size: int, function: Step, context: StepContext
     ) -> None:
-        """Run a step function on micro-batches, which have every P-th part from that of the context on."""
+        """Run a step function on this worker's micro-batches; the i-th is part `context.part + i * workers` of all."""
         for index, rows in enumerate(micro_batches):
             with self.clock.phase("data"):
                 batch = self._micro_batch(rows, batch_size)

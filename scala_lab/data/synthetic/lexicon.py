@@ -92,7 +92,7 @@ def indefinite(text: str) -> str:
 _LEAVES = PARENT["noun"].keys() - CHILDREN["noun"].keys()
 _THINNED = (_LEAVES, PAST, OPINIONS["adjective"], OPINIONS["effect"], OPINIONS["noun"])
 RARE = frozenset(word for words in _THINNED for word in sorted(words)[::3])
-"""Words that training rows seldom use and held-out rows use as any other: only pretraining teaches them."""
+"""Words that training rows seldom use and dev rows use as any other: only pretraining teaches them."""
 
 
 def all_words() -> list[str]:
