@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import re
 import shutil
@@ -106,7 +107,7 @@ def test_a_study(copy):
     spec = importlib.util.spec_from_file_location("weight_decay", copy / "studies" / "weight_decay.py")
     study = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(study)
-    frame = accuracy_cases.frame([made_up.arm(study.SOME, 1.0), made_up.arm(study.NONE)]).assign(dev=90.0)
+    frame = accuracy_cases.frame([made_up.arm(study.SOME, 1.0), made_up.arm(study.NONE)]).assign(dev=90.0, f1=math.nan)
     (claim,) = study.analyse(EMBEDDED.restricted(tasks=accuracy_cases.TASKS), frame).claims
     assert claim.verdict == "supported"
 
