@@ -127,15 +127,22 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> int:
     return len(differing)
 
 
+def _commit(name: str) -> str:
+    """The hash that a name stands for now, before hours pass in which a branch may move."""
+    found = subprocess.run(["git", "rev-parse", name], cwd=ROOT, check=True, capture_output=True, text=True)
+    return found.stdout.strip()
+
+
 def main(options: Options) -> int:
     """Check out both commits, compute, compare."""
+    commits = {name: _commit(getattr(options, name)) for name in ("old", "new")}
     with tempfile.TemporaryDirectory() as temporary:
         found = []
-        for name in ("old", "new"):
+        for name, commit in commits.items():
             tree, folder = Path(temporary, name), Path(temporary, f"{name}-results")
             folder.mkdir()
             subprocess.run(["git", "clone", "--quiet", str(ROOT), str(tree)], check=True)
-            subprocess.run(["git", "checkout", "--quiet", getattr(options, name)], cwd=tree, check=True)
+            subprocess.run(["git", "checkout", "--quiet", commit], cwd=tree, check=True)
             found.append(results(tree, folder, options))
             print()
         return 1 if compare(*found) else 0

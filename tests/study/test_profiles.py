@@ -12,7 +12,7 @@ from scala_lab.methods.recipes import RECIPES
 from scala_lab.study.profiles import EMBEDDED, PAPER, PROFILES, find_profile
 from scala_lab.study.tuning import Choices
 from scala_lab.study.variants import BASELINE, SCALA_OTHER, SCALA_TUNED, arm_cells
-from scala_lab.timing.paper_times import LARGE_STEPS, SMALL_STEPS
+from scala_lab.timing.paper_times import STEPS
 from studies._paper_tables import read_table
 
 ALL = pytest.mark.parametrize("profile", PROFILES.values(), ids=list(PROFILES))
@@ -40,8 +40,8 @@ def test_a_run_of_the_paper_profile_has_the_printed_hyperparameters():
 
 def test_six_epochs_are_the_papers_steps_at_b_32_and_not_at_b_1024():
     table = read_table("steps")
-    assert tuple(table["B=32, paper"]) == SMALL_STEPS
-    assert tuple(table["B=1024, paper"]) == LARGE_STEPS
+    assert tuple(table["B=32, paper"]) == STEPS[32]
+    assert tuple(table["B=1024, paper"]) == STEPS[1024]
     for _, rows, small, of_32, large, of_1024, of_512 in table.itertuples():
         assert small == of_32 == 6 * math.ceil(rows / 32)
         assert large == of_512 == 3 * math.ceil(rows / 512)
