@@ -81,7 +81,7 @@ def product_cost(question: Any, op: Any, rounds: int) -> dict[str, Any]:
     import torch
 
     from scala_lab.curvature import HessianOperator
-    from scala_lab.curvature.shards import cut_batch
+    from scala_lab.curvature.operator import cut_batch
 
     parameters = [parameter for parameter in question.model.parameters() if parameter.requires_grad]
 

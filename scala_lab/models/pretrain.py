@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer, BertConfig, BertForPreTraining, BertTokenizer, PreTrainedTokenizerBase
 
 from scala_lab.data.synthetic.generation import Line, lines
-from scala_lab.data.synthetic.lexicon import all_words
+from scala_lab.data.synthetic.grammar import all_words
 from scala_lab.errors import UserError
 from scala_lab.files import new_folder, write_json
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from scala_lab.curvature import HessianOperator
-from scala_lab.curvature.shards import cut_batch, graph_bytes, lane_count, lane_map
+from scala_lab.curvature.operator import cut_batch, graph_bytes, lane_count, lane_map
 from tests.curvature.dense import tiny_batches, tiny_classifier
 from tests.processes import PATIENCE
 

@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 
 from scala_lab.data.synthetic import generation as sentiment
-from scala_lab.data.synthetic import scenes
+from scala_lab.data.synthetic import grammar
 from scala_lab.data.synthetic.generation import DEV_ROWS, EMBEDDED, LABEL_NOISE, TRAIN_ROWS, generate, lines
-from scala_lab.data.synthetic.lexicon import RARE, Rng, all_words
-from scala_lab.data.synthetic.pairs import answers, draw_fact, draw_scene, edit, infer, question_pair, similarity, swap
-from scala_lab.data.synthetic.scenes import (
+from scala_lab.data.synthetic.grammar import (
     AROUND,
     CONTRADICTION,
     DISJOINT,
@@ -24,14 +22,18 @@ from scala_lab.data.synthetic.scenes import (
     NEUTRAL,
     OTHER,
     QUANTIFIERS,
+    RARE,
     WITHIN,
     Action,
     Phrase,
+    Rng,
     Scene,
+    all_words,
     judge,
     negate,
     relate_phrases,
 )
+from scala_lab.data.synthetic.pairs import answers, draw_fact, draw_scene, edit, infer, question_pair, similarity, swap
 from scala_lab.data.tasks import Rows
 from tests.processes import run
 
@@ -163,14 +165,14 @@ def test_larger_populations_change_no_judgement(monkeypatch: pytest.MonkeyPatch)
         for b in bodies
     ]
     quick = [judge(*case) for case in cases]
-    monkeypatch.setattr(scenes, "_MAX_POPULATIONS", 20_000)
-    scenes._populations.cache_clear()
+    monkeypatch.setattr(grammar, "_MAX_POPULATIONS", 20_000)
+    grammar._populations.cache_clear()
     judge.cache_clear()
     try:
         assert [judge(*case) for case in cases] == quick
     finally:
         monkeypatch.undo()
-        scenes._populations.cache_clear()
+        grammar._populations.cache_clear()
         judge.cache_clear()
 
 

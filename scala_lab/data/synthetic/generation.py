@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scala_lab.data.synthetic import lexicon, pairs
-from scala_lab.data.synthetic.lexicon import FRAMES, LISTS, OPINIONS, Rng
-from scala_lab.data.synthetic.scenes import CONTRADICTION, ENTAILMENT, NEUTRAL
+from scala_lab.data.synthetic import grammar, pairs
+from scala_lab.data.synthetic.grammar import CONTRADICTION, ENTAILMENT, FRAMES, LISTS, NEUTRAL, OPINIONS, Rng
 from scala_lab.data.tasks import Rows
 
 STRONGER, WEAKER, NEGATION = 1.5, 0.5, -0.7
@@ -228,25 +227,25 @@ def _similar(rng: Rng) -> Line:
 
 def _lexical(rng: Rng) -> Line:
     """State how two words relate: `every dog is an animal .`."""
-    parent, child = _entry(rng, lexicon.CHILDREN["noun"])
-    sibling = rng.choice(lexicon.CHILDREN["noun"][parent])
+    parent, child = _entry(rng, grammar.CHILDREN["noun"])
+    sibling = rng.choice(grammar.CHILDREN["noun"][parent])
     u = rng.random()
     if u < 0.3:
-        return Line(f"every {child} is {lexicon.indefinite(parent)} .")
+        return Line(f"every {child} is {grammar.indefinite(parent)} .")
     if u < 0.5:
-        return Line(f"{lexicon.plural(child)} and {lexicon.plural(sibling)} are {lexicon.plural(parent)} .")
+        return Line(f"{grammar.plural(child)} and {grammar.plural(sibling)} are {grammar.plural(parent)} .")
     if u < 0.6 and child != sibling:
-        return Line(f"no {child} is {lexicon.indefinite(sibling)} .")
+        return Line(f"no {child} is {grammar.indefinite(sibling)} .")
     u = rng.random()
     if u < 0.3:
-        parent, child = _entry(rng, lexicon.CHILDREN["verb"])
+        parent, child = _entry(rng, grammar.CHILDREN["verb"])
         return Line(f"to {child} is to {parent} .")
     if u < 0.5:
         kind = rng.choice(("verb", "adjective"))
-        word, opposite = _entry(rng, lexicon.OPPOSITES[kind])
+        word, opposite = _entry(rng, grammar.OPPOSITES[kind])
         to = "to " if kind == "verb" else ""
         return Line(f"{to}{word} is not {to}{opposite} .")
-    word, synonym = _entry(rng, lexicon.SYNONYMS[rng.choice(("noun", "verb", "adjective"))])
+    word, synonym = _entry(rng, grammar.SYNONYMS[rng.choice(("noun", "verb", "adjective"))])
     return Line(f"{word} means {synonym} .")
 
 

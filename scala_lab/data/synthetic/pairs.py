@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from scala_lab.data.synthetic import lexicon, scenes
-from scala_lab.data.synthetic.lexicon import Rng, canonical
-from scala_lab.data.synthetic.scenes import Action, Phrase, Scene
+from scala_lab.data.synthetic import grammar
+from scala_lab.data.synthetic.grammar import Action, Phrase, Rng, Scene, canonical
 
 Numbers = Sequence[int]  # one of which is drawn
 Pair = tuple[str, str, int]  # of texts, with its label
@@ -26,9 +25,9 @@ def premise_and_hypothesis(rng: Rng, depths: Numbers, edits: Numbers, label: int
         for _ in range(_TRIES):
             if rng.bernoulli(0.06):
                 second = swap(first)
-                relation = scenes.NEUTRAL if second is not first else scenes.ENTAILMENT
+                relation = grammar.NEUTRAL if second is not first else grammar.ENTAILMENT
             else:
-                second = edit(rng, first, lexicon.EDITS["inference"], rng.choice(edits))
+                second = edit(rng, first, grammar.EDITS["inference"], rng.choice(edits))
                 relation = infer(first, second)
             if relation == label:
                 return *_word_sentences(rng, first, second), label
@@ -45,8 +44,8 @@ def question_and_sentence(rng: Rng, depths: Numbers, clauses: Numbers, edits: Nu
             question = question._replace(subject=rng.choice(facts).subject)
         if any(answers(fact, question, slot) for fact in facts) == (label == 0):
             conjunction = rng.choice((" and ", " , while ", " before "))
-            sentence = conjunction.join(scenes.word_statement(rng, fact) for fact in facts)
-            return scenes.word_question(rng, question, slot), f"{sentence} .", label
+            sentence = conjunction.join(grammar.word_statement(rng, fact) for fact in facts)
+            return grammar.word_question(rng, question, slot), f"{sentence} .", label
 
 
 def question_pair(rng: Rng, edits: Numbers, label: int) -> Pair:
@@ -62,10 +61,10 @@ def question_pair(rng: Rng, edits: Numbers, label: int) -> Pair:
         elif u < 0.3:
             second = swap(second)
         else:
-            second = edit(rng, second, lexicon.EDITS["change"], rng.choice(edits))
+            second = edit(rng, second, grammar.EDITS["change"], rng.choice(edits))
     first, second = _without_slot(first, slot), _without_slot(second, second_slot)
-    same = slot == second_slot and scenes.relate_scenes(first, second) == (scenes.EQUAL, scenes.EQUAL)
-    return scenes.word_question(rng, first, slot), scenes.word_question(rng, second, second_slot), int(same)
+    same = slot == second_slot and grammar.relate_scenes(first, second) == (grammar.EQUAL, grammar.EQUAL)
+    return grammar.word_question(rng, first, slot), grammar.word_question(rng, second, second_slot), int(same)
 
 
 def sentence_pair(rng: Rng, depth: int, edits: Numbers) -> tuple[str, str, float]:
@@ -77,7 +76,7 @@ def sentence_pair(rng: Rng, depth: int, edits: Numbers) -> tuple[str, str, float
     elif u < 0.2:
         second = swap(first)
     else:
-        second = edit(rng, first, f"synonym negate {lexicon.EDITS['change']}", rng.choice(edits))
+        second = edit(rng, first, f"synonym negate {grammar.EDITS['change']}", rng.choice(edits))
         if rng.bernoulli(0.3):
             other = draw_fact(rng, depth)
             part = "action" if rng.bernoulli(0.5) else "subject"
@@ -86,23 +85,25 @@ def sentence_pair(rng: Rng, depth: int, edits: Numbers) -> tuple[str, str, float
 
 
 def _word_sentences(rng: Rng, first: Scene, second: Scene) -> tuple[str, str]:
-    return f"{scenes.word_statement(rng, first)} .", f"{scenes.word_statement(rng, second)} ."
+    return f"{grammar.word_statement(rng, first)} .", f"{grammar.word_statement(rng, second)} ."
 
 
 def draw_scene(rng: Rng, depth: int) -> Scene:
     """Draw a quantified statement."""
-    return Scene(rng.choice(_PREMISE_QUANTIFIERS), scenes.draw_phrase(rng, True, depth), scenes.draw_action(rng, depth))
+    return Scene(
+        rng.choice(_PREMISE_QUANTIFIERS), grammar.draw_phrase(rng, True, depth), grammar.draw_action(rng, depth)
+    )
 
 
 def draw_fact(rng: Rng, depth: int) -> Scene:
     """Draw a statement about one being: `the old painter sold a car in the park`."""
-    action = scenes.draw_action(rng, depth, circumstances=0.5, negations=0.12, transitive=0.85)
-    return Scene("the", scenes.draw_phrase(rng, True, depth), action)
+    action = grammar.draw_action(rng, depth, circumstances=0.5, negations=0.12, transitive=0.85)
+    return Scene("the", grammar.draw_phrase(rng, True, depth), action)
 
 
 def infer(first: Scene, second: Scene) -> int:
     """Judge whether a quantified statement follows from the first: ENTAILMENT, NEUTRAL or CONTRADICTION."""
-    return scenes.judge(first.quantifier, second.quantifier, *scenes.relate_scenes(first, second))
+    return grammar.judge(first.quantifier, second.quantifier, *grammar.relate_scenes(first, second))
 
 
 def answers(fact: Scene, question: Scene, slot: str) -> bool:
@@ -113,20 +114,20 @@ def answers(fact: Scene, question: Scene, slot: str) -> bool:
         return False
     missing = Phrase("")
     relations = {
-        "verb": scenes.relate_words("verb", action.verb, supposed.verb),
-        "who": scenes.relate_phrases(fact.subject, question.subject),
-        "what": scenes.relate_phrases(action.object or missing, supposed.object or missing),
-        "where": scenes.relate_words("place", action.place, supposed.place),
-        "when": scenes.relate_words("time", action.time, supposed.time),
+        "verb": grammar.relate_words("verb", action.verb, supposed.verb),
+        "who": grammar.relate_phrases(fact.subject, question.subject),
+        "what": grammar.relate_phrases(action.object or missing, supposed.object or missing),
+        "where": grammar.relate_words("place", action.place, supposed.place),
+        "when": grammar.relate_words("time", action.time, supposed.time),
     }
-    return all(relations[part] in (scenes.EQUAL, scenes.WITHIN) for part in relations if part != slot)
+    return all(relations[part] in (grammar.EQUAL, grammar.WITHIN) for part in relations if part != slot)
 
 
 def _draw_question(rng: Rng, fact: Scene, slot: str, wrong: bool, edits: int) -> Scene:
     """Draw what a question about the fact presupposes: the fact reworded, with the slot left open."""
-    scene = edit(rng, fact._replace(action=fact.action._replace(negated=False)), lexicon.EDITS["question"], edits)
+    scene = edit(rng, fact._replace(action=fact.action._replace(negated=False)), grammar.EDITS["question"], edits)
     if wrong:
-        scene = swap(scene) if rng.bernoulli(0.25) else edit(rng, scene, lexicon.EDITS["wrong question"], 1)
+        scene = swap(scene) if rng.bernoulli(0.25) else edit(rng, scene, grammar.EDITS["wrong question"], 1)
     action = scene.action
     if slot == "where" or rng.bernoulli(0.4):
         action = action._replace(place=None)
@@ -152,12 +153,12 @@ def _word_similarity(kind: str, first: str | None, second: str | None) -> float:
     """Score 1 for synonyms, 0.7 for a hypernym, 0.4 for siblings, 0 for unrelated words."""
     if first is None or second is None:
         return float(first is second)
-    relation = scenes.relate_words(kind, first, second)
-    if relation == scenes.EQUAL:
+    relation = grammar.relate_words(kind, first, second)
+    if relation == grammar.EQUAL:
         return 1.0
-    if relation in (scenes.WITHIN, scenes.AROUND):
+    if relation in (grammar.WITHIN, grammar.AROUND):
         return 0.7
-    parents = lexicon.PARENT.get(kind, {})
+    parents = grammar.PARENT.get(kind, {})
     first, second = canonical(kind, first), canonical(kind, second)
     return 0.4 if parents.get(first, first) == parents.get(second, second) else 0.0
 
@@ -195,7 +196,7 @@ def edit(rng: Rng, scene: Scene, names: str, times: int) -> Scene:
 def swap(scene: Scene) -> Scene:
     """Exchange subject and object; a scene without a living object stays."""
     patient = scene.action.object
-    if patient is None or patient.noun not in scenes.LIVING_NOUNS:
+    if patient is None or patient.noun not in grammar.LIVING_NOUNS:
         return scene
     return scene._replace(subject=patient, action=scene.action._replace(object=scene.subject))
 
@@ -231,16 +232,16 @@ def _edit_verb(table: dict[str, dict[str, list[str]]], rng: Rng, scene: Scene) -
 
 def _edit_synonym(rng: Rng, scene: Scene) -> Scene:
     if rng.bernoulli(0.5):
-        return scene._replace(action=_substitute(lexicon.SYNONYMS, "verb", rng, scene.action))
+        return scene._replace(action=_substitute(grammar.SYNONYMS, "verb", rng, scene.action))
     return _edit_phrase(_synonym_phrase, rng, scene)
 
 
 def _synonym_phrase(rng: Rng, phrase: Phrase) -> Phrase:
-    return _substitute(lexicon.SYNONYMS, "adjective", rng, _substitute(lexicon.SYNONYMS, "noun", rng, phrase))
+    return _substitute(grammar.SYNONYMS, "adjective", rng, _substitute(grammar.SYNONYMS, "noun", rng, phrase))
 
 
 def _add_adjective(rng: Rng, phrase: Phrase) -> Phrase:
-    return phrase if phrase.adjective else phrase._replace(adjective=scenes.draw_adjective(rng, phrase.noun))
+    return phrase if phrase.adjective else phrase._replace(adjective=grammar.draw_adjective(rng, phrase.noun))
 
 
 def _drop_modifier(rng: Rng, phrase: Phrase) -> Phrase:
@@ -253,24 +254,24 @@ def _edit_circumstance(rng: Rng, scene: Scene) -> Scene:
     """Drop, widen, change or add the place or the time."""
     kind = rng.choice(("place", "time"))
     old: str | None = getattr(scene.action, kind)
-    new: Any = rng.choice(scenes.PLACES if kind == "place" else scenes.TIMES)
+    new: Any = rng.choice(grammar.PLACES if kind == "place" else grammar.TIMES)
     if old is not None:
-        new = rng.choice((None, None, lexicon.PARENT[kind].get(old, old), new))
+        new = rng.choice((None, None, grammar.PARENT[kind].get(old, old), new))
     return scene._replace(action=scene.action._replace(**{kind: new}))
 
 
 _EDITS: dict[str, Callable[[Rng, Scene], Scene]] = {
     "synonym": _edit_synonym,
-    "hypernym": partial(_edit_phrase, partial(_substitute, lexicon.HYPERNYMS, "noun")),
-    "hyponym": partial(_edit_phrase, partial(_substitute, lexicon.CHILDREN, "noun")),
-    "sibling": partial(_edit_phrase, partial(_substitute, lexicon.SIBLINGS, "noun")),
+    "hypernym": partial(_edit_phrase, partial(_substitute, grammar.HYPERNYMS, "noun")),
+    "hyponym": partial(_edit_phrase, partial(_substitute, grammar.CHILDREN, "noun")),
+    "sibling": partial(_edit_phrase, partial(_substitute, grammar.SIBLINGS, "noun")),
     "add_adjective": partial(_edit_phrase, _add_adjective),
     "drop_modifier": partial(_edit_phrase, _drop_modifier),
-    "opposite_adjective": partial(_edit_phrase, partial(_substitute, lexicon.OPPOSITES, "adjective")),
-    "verb_hypernym": partial(_edit_verb, lexicon.HYPERNYMS),
-    "verb_sibling": partial(_edit_verb, lexicon.SIBLINGS),
-    "opposite_verb": partial(_edit_verb, lexicon.OPPOSITES),
+    "opposite_adjective": partial(_edit_phrase, partial(_substitute, grammar.OPPOSITES, "adjective")),
+    "verb_hypernym": partial(_edit_verb, grammar.HYPERNYMS),
+    "verb_sibling": partial(_edit_verb, grammar.SIBLINGS),
+    "opposite_verb": partial(_edit_verb, grammar.OPPOSITES),
     "circumstance": _edit_circumstance,
     "negate": lambda rng, scene: scene._replace(action=scene.action._replace(negated=not scene.action.negated)),
-    "quantifier": lambda rng, scene: scene._replace(quantifier=rng.choice(scenes.QUANTIFIERS)),
+    "quantifier": lambda rng, scene: scene._replace(quantifier=rng.choice(grammar.QUANTIFIERS)),
 }
