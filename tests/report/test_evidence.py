@@ -58,9 +58,9 @@ def test_evidence_on_a_part(claims):
     effect_part, no_worse_part, factor = claims["C1"].parts
     assert part_cells(claims["C1"], effect_part) == {
         **{"part": "ScaLA - LAMB", "verdict": "✓ supported", "measured": "+0.767 points"},
-        **{"interval": "+0.387 to +1.15 (95%)", "paper": "+0.8 points (inside)"},
+        **{"interval": "+0.339 to +1.19 (96%)", "paper": "+0.8 points (inside)"},
         **{"smallest effect or range": "+0.4 points", "n": "3 seeds", "rows": NOTHING, "paired SD": "0.15"},
-        **{"detectable": "0.499 points", "n to decide": NOTHING},
+        **{"detectable": "0.558 points", "n to decide": NOTHING},
     }
     assert part_cells(claims["C1"], no_worse_part)["smallest effect or range"] == "at least -0.4 points"
     assert part_cells(claims["C1"], factor)["paired SD"].endswith("(log)")
