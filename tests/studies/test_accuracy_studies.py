@@ -18,9 +18,9 @@ from scala_lab.study.api import NUMBERS, find_study, frame_of
 from scala_lab.study.profiles import EMBEDDED, LAPTOP, PAPER
 from scala_lab.study.verdicts import Verdict
 from scala_lab.sweep.cells import Measurement
+from scala_lab.timing import paper_times
 from scala_lab.timing.calibration import WITHIN, Calibration
 from scala_lab.timing.model import Compute, Link
-from scala_lab.timing.paper_times import PARAMETERS, ROWS
 from studies import _paper_tables, generalizability, main_results
 from studies._timings import RATES
 from tests.studies.synthetic import ROWS, records_of, tuned
@@ -408,4 +408,4 @@ def test_times_of_the_paper_are_those_that_the_time_model_is_fitted_to():
     table = _paper_tables.read_table("table_1").dropna(subset="Avg.")
     for (model, method, workers, _), line in table.iterrows():
         times = [line[f"{task} time (s)"] for task in _paper_tables.TASKS]
-        assert times == list(ROWS[rows[method, workers]][2 + list(PARAMETERS).index(model)])
+        assert times == list(paper_times.ROWS[rows[method, workers]][2 + list(paper_times.PARAMETERS).index(model)])
