@@ -30,3 +30,10 @@ def measured_cells(
         Cell(Measurement(function, run.specs, settings(run.labels["seed"])), **{**run.labels, "kind": "measurement"})
         for run in runs
     ]
+
+
+def first_seed_cells(profile: Profile, measure: Callable[..., dict[str, Any]], **settings: Any) -> list[Cell]:
+    """Return what is measured of small batch, large batch and ScaLA with the first seed."""
+    plan, first = profile.curvature, run_cells(profile.restricted(seeds=profile.seeds[:1]), SIDE_BY_SIDE)
+    settings = {"samples": plan.samples, **settings, "threads": plan.threads}
+    return measured_cells(first, measure, lambda seed: settings)

@@ -9,7 +9,7 @@ import numpy as np
 from scala_lab.report.figures.landscape import side_by_side, slice_1d_plot
 from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, RunResult, Tabulation, declare
 from scala_lab.study.tables import data_frame
-from studies._checkpoints import RATE_NOTE, SIDE_BY_SIDE, measured_cells, run_cells
+from studies._checkpoints import RATE_NOTE, first_seed_cells
 
 LINE, PLANE = {"line_points": 31, "line_reach": 1.0}, {"plane_points": 11, "plane_reach": 1.0}
 X_LABEL = "random direction 1 (in weight norms, row by row)"
@@ -52,9 +52,7 @@ def measure(
 
 def cells(profile: Profile) -> list[Cell]:
     """Return small batch, large batch and ScaLA with the first seed."""
-    settings = {"samples": profile.curvature.samples, "threads": profile.curvature.threads, **LINE, **PLANE}
-    first = run_cells(profile.restricted(seeds=profile.seeds[:1]), SIDE_BY_SIDE)
-    return measured_cells(first, measure, lambda seed: settings)
+    return first_seed_cells(profile, measure, **LINE, **PLANE)
 
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:

@@ -6,7 +6,7 @@ from typing import Any
 from scala_lab.report.figures.curvature import density_lines, layer_bars
 from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, RunResult, Tabulation, declare
 from scala_lab.study.tables import data_frame
-from studies._checkpoints import RATE_NOTE, SIDE_BY_SIDE, measured_cells, run_cells
+from studies._checkpoints import RATE_NOTE, first_seed_cells
 
 PROBES, LANCZOS_STEPS, TRACE_PRODUCTS = 1, 30, 15  # of the density, and the maximum number of probes of the trace
 
@@ -50,10 +50,7 @@ def measure(runs: Sequence[RunResult], *, samples: int, top_k: int, tol: float, 
 
 def cells(profile: Profile) -> list[Cell]:
     """Return small batch, large batch and ScaLA with the first seed."""
-    plan = profile.curvature
-    settings = {"samples": plan.samples, "top_k": 1, "tol": plan.tol, "threads": plan.threads}
-    first = run_cells(profile.restricted(seeds=profile.seeds[:1]), SIDE_BY_SIDE)
-    return measured_cells(first, measure, lambda seed: settings)
+    return first_seed_cells(profile, measure, top_k=1, tol=profile.curvature.tol)
 
 
 def analyse(profile: Profile, frame: DataFrame) -> Findings:
