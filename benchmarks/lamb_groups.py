@@ -153,8 +153,9 @@ def main(options: Options) -> None:
         best = max(row["trials"].values(), default=math.nan)
         line = f"{row['arm']:34} {row['rate']:>8g} {best:>7.2f} {row['mean']:>9.2f} {row['train_loss']:>11.3f}   "
         print(line + ("" if row["against_adamw"] is None else row["against_adamw"]["text"]))
-    settings = {**asdict(options), "data_dir": None, "store": None}
-    result = {"title": "LAMB's groups beside AdamW", "settings": settings, "environment": describe_environment()}
+    settings = {**asdict(options), "model": Path(options.model).name, "data_dir": None, "store": None}
+    environment = {name: value for name, value in describe_environment().items() if name != "command"}  # it has paths
+    result = {"title": "LAMB's groups beside AdamW", "settings": settings, "environment": environment}
     write_json(RESULTS / f"lamb_groups_{options.task}.json", {**result, "arms": table})
 
 
