@@ -9,7 +9,7 @@ import numpy as np
 from scala_lab.report.figures.landscape import side_by_side, slice_1d_plot
 from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, RunResult, Tabulation, declare
 from scala_lab.study.tables import data_frame
-from studies._checkpoints import RATE_NOTE, first_seed_cells
+from studies.sharpness import RATE_NOTE, first_seed_cells
 
 LINE, PLANE = {"line_points": 31, "line_reach": 1.0}, {"plane_points": 11, "plane_reach": 1.0}
 X_LABEL = "random direction 1 (in weight norms, row by row)"

@@ -8,27 +8,39 @@ with.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scala_lab.report.figures.accuracy import difference_figure
 from scala_lab.report.figures.curvature import sharpness_bars, sharpness_over_loss
+from scala_lab.report.figures.forest import difference_figure
 from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Tabulation, declare
 from scala_lab.study.gates import accuracy_gates
 from scala_lab.study.statistics import LEVEL, Estimate, paired_ratio
 from scala_lab.study.tables import data_frame
-from scala_lab.study.variants import BASELINE, EFFECTIVE, LAMB, SAM, SCALA_OTHER, SCALA_TUNED, SMALL_BATCH
+from scala_lab.study.variants import (
+    BASELINE,
+    EFFECTIVE,
+    LAMB,
+    SAM,
+    SCALA_OTHER,
+    SCALA_TUNED,
+    SMALL_BATCH,
+    MethodVariant,
+    arm_cells,
+)
 from scala_lab.study.verdicts import SAME_RATIO, Claim, ClaimRecord, effect, judge, no_worse, record
 from scala_lab.sweep.cells import Measurement
-from studies._checkpoints import RATE_NOTE, SIDE_BY_SIDE, measured_cells, run_cells
 
 if TYPE_CHECKING:
     from scala_lab.curvature.checkpoint import Loaded
     from scala_lab.training.run_dir import RunResult
 
+SIDE_BY_SIDE = (SMALL_BATCH, BASELINE, SCALA_TUNED)  # the three of the paper's figure
+
+RATE_NOTE = "Each method at settings tuned on rows of their own; ScaLA at the better of the paper's two t_s."
 METHODS = (SMALL_BATCH, BASELINE, LAMB, SCALA_TUNED, SCALA_OTHER, EFFECTIVE, SAM)
 MAX_POWER_PRODUCTS, POWER_TOL = 30, 1e-2
 """Hessian products and tolerance of the check by power iteration, which needs far more than Lanczos."""
@@ -122,6 +134,33 @@ def train_until(run: RunResult, loaded: Loaded, target: float) -> float:
     finally:
         torch.set_num_threads(threads)
     return done / per_epoch
+
+
+def run_cells(profile: Profile, variants: Sequence[MethodVariant], **labels: Any) -> list[Cell]:
+    """Return the runs of methods with every seed on the task of the paper's figures."""
+    return [
+        cell
+        for variant in variants
+        for batch_size in [profile.small_batch if variant is SMALL_BATCH else profile.large_batch]
+        for cell in arm_cells(profile, variant, batch_size, profile.pair[:1], **labels)
+    ]
+
+
+def measured_cells(
+    runs: Sequence[Cell], function: Callable[..., dict[str, Any]], settings: Callable[[int], dict[str, Any]]
+) -> list[Cell]:
+    """Return one measurement by `function` per run, with `settings` by the run's seed."""
+    return [
+        Cell(Measurement(function, run.specs, settings(run.labels["seed"])), **{**run.labels, "kind": "measurement"})
+        for run in runs
+    ]
+
+
+def first_seed_cells(profile: Profile, measure: Callable[..., dict[str, Any]], **settings: Any) -> list[Cell]:
+    """Return what is measured of small batch, large batch and ScaLA with the first seed."""
+    plan, first = profile.curvature, run_cells(profile.restricted(seeds=profile.seeds[:1]), SIDE_BY_SIDE)
+    settings = {"samples": plan.samples, **settings, "threads": plan.threads}
+    return measured_cells(first, measure, lambda seed: settings)
 
 
 def cells(profile: Profile) -> list[Cell]:

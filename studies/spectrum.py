@@ -6,7 +6,7 @@ from typing import Any
 from scala_lab.report.figures.curvature import density_lines, layer_bars
 from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, RunResult, Tabulation, declare
 from scala_lab.study.tables import data_frame
-from studies._checkpoints import RATE_NOTE, first_seed_cells
+from studies.sharpness import RATE_NOTE, first_seed_cells
 
 PROBES, LANCZOS_STEPS, TRACE_PRODUCTS = 1, 30, 15  # of the density, and the maximum number of probes of the trace
 

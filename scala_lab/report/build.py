@@ -22,8 +22,16 @@ from scala_lab.config import RunSpec, flat_settings
 from scala_lab.errors import UserError
 from scala_lab.files import check_writable, new_folder, write_json, write_text
 from scala_lab.methods.recipes import find_recipe
-from scala_lab.report.arms import arms_table, tuning_table
-from scala_lab.report.chapter import MANIFEST_FILE, Chapter, Manifest, Piece, read_chapter, table_piece
+from scala_lab.report.chapter import (
+    MANIFEST_FILE,
+    Chapter,
+    Manifest,
+    Piece,
+    arms_table,
+    read_chapter,
+    table_piece,
+    tuning_table,
+)
 from scala_lab.report.figures.forest import SIGNS, forest_figure
 from scala_lab.report.figures.style import figure_files
 from scala_lab.report.tables import NOTHING, heading_groups, markdown_row

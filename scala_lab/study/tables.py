@@ -10,7 +10,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from scala_lab.report.figures.accuracy import difference_figure, lines_figure
+from scala_lab.report.figures.accuracy import lines_figure
+from scala_lab.report.figures.forest import difference_figure
 from scala_lab.study.api import Drawing, Findings, Tabulation
 from scala_lab.study.statistics import LEVEL, Estimate, mean_interval, paired_difference
 from scala_lab.study.variants import SCALA_TUNED

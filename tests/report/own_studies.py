@@ -44,7 +44,7 @@ STUDY = Study({name!r}, {title!r}, "Does it help?", cells, analyse, "Table 9", "
 """
 
 FIVE = """
-from scala_lab.report.figures.accuracy import difference_figure
+from scala_lab.report.figures.forest import difference_figure
 from scala_lab.report.figures.timing import worker_lines
 from scala_lab.study import Drawing, Findings, Study
 from scala_lab.study.gates import Gate

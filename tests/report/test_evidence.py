@@ -11,11 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scala_lab.report.arms import arms_table, tuning_table
 from scala_lab.report.build import part_cells, write_report
-from scala_lab.report.chapter import read_chapter
-from scala_lab.report.figures.accuracy import difference_figure
-from scala_lab.report.figures.forest import forest_figure
+from scala_lab.report.chapter import arms_table, read_chapter, tuning_table
+from scala_lab.report.figures.forest import difference_figure, forest_figure
 from scala_lab.report.figures.style import figure_files
 from scala_lab.report.figures.timing import worker_lines
 from scala_lab.report.tables import NOTHING

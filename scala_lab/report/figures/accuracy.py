@@ -1,19 +1,16 @@
 """Figures of accuracy: over batch sizes, rates, delays and ascent steps, by method, and against cost.
 
 Whiskers are standard deviations over runs; differences between methods are judged by paired intervals, not by them:
-`difference_figure` draws those.
+`difference_figure` in forest.py draws those.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from scala_lab.report.figures import style
-from scala_lab.report.figures.forest import draw_rows, legend_handles, row_label
 from scala_lab.report.figures.style import Axes, DataFrame, Figure
-from scala_lab.study.verdicts import Part
 
 ACCURACY = "accuracy (%)"
 
@@ -54,25 +51,6 @@ def lines_figure(
         axes.grid(axis="y")
     if len({label for axes in figure.axes for label in axes.get_legend_handles_labels()[1]}) > 1:
         style.legend_below(figure, 4)
-    figure.suptitle(title)
-    return figure
-
-
-@style.styled()
-def difference_figure(parts: Sequence[Part], *, title: str) -> Figure:
-    """Draw paired comparisons, a row each: mean and interval, seeds as marks, the paper's value as an open diamond.
-
-    Rows are parts as `effect`, `equivalent` and the like make them (scala_lab/study/verdicts.py), points and factors in
-    panels of their own. Zero is a line, the smallest effect of interest a dotted one, a claimed range or margin a band.
-    """
-    look: dict[str, Any] = {"color": style.COLOURS[0], "marker": "o"}
-    seed: dict[str, Any] = {"color": "#666666", "marker": "|", "linestyle": "none"}
-    figure = draw_rows(parts, [look] * len(parts), [row_label(part) for part in parts], 0.42)
-    for row, part in enumerate(parts):
-        axes = next(axes for axes in figure.axes if axes.get_label() == part.estimate.unit)
-        axes.plot(part.estimate.numbers, [row + 0.3] * len(part.estimate.numbers), markersize=7, **seed)
-    handles = legend_handles(parts, {"mean and interval": look, "one seed": seed})
-    figure.legend(handles=handles, loc="outside lower center", ncols=3)
     figure.suptitle(title)
     return figure
 

@@ -49,6 +49,25 @@ def forest_figure(claims: Sequence[ClaimRecord]) -> Figure:
     return figure
 
 
+@style.styled()
+def difference_figure(parts: Sequence[Part], *, title: str) -> Figure:
+    """Draw paired comparisons, a row each: mean and interval, seeds as marks, the paper's value as an open diamond.
+
+    Rows are parts as `effect`, `equivalent` and the like make them (scala_lab/study/verdicts.py), points and factors in
+    panels of their own. Zero is a line, the smallest effect of interest a dotted one, a claimed range or margin a band.
+    """
+    look: dict[str, Any] = {"color": style.COLOURS[0], "marker": "o"}
+    seed: dict[str, Any] = {"color": "#666666", "marker": "|", "linestyle": "none"}
+    figure = draw_rows(parts, [look] * len(parts), [row_label(part) for part in parts], 0.42)
+    for row, part in enumerate(parts):
+        axes = next(axes for axes in figure.axes if axes.get_label() == part.estimate.unit)
+        axes.plot(part.estimate.numbers, [row + 0.3] * len(part.estimate.numbers), markersize=7, **seed)
+    handles = legend_handles(parts, {"mean and interval": look, "one seed": seed})
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    figure.suptitle(title)
+    return figure
+
+
 def draw_rows(parts: Sequence[Part], looks: Sequence[Mapping[str, Any]], labels: list[str], height: float) -> Figure:
     """Draw a row per part, in the panel of its unit."""
     units = [unit for unit in UNITS if any(part.estimate.unit == unit for part in parts)]
