@@ -1,7 +1,7 @@
 """One study of a report: its findings, drawn and written out, or the sentence that says why there are none.
 
 A study's own code runs only here, so that a study that fails does not affect the others. `report.json`, the manifest,
-says what a report is of, so that it can be rebuilt from its own folder. The tables of arms and trials cover all studies.
+says what a report is of, so that it can be rebuilt from its own folder. Tables of arms and trials are of all studies.
 """
 
 from __future__ import annotations
