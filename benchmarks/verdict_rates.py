@@ -13,9 +13,10 @@ is called for every study: C3, C19, and truths with answers. The latter have 20,
 study, on which 4% of answers differ between two arms, so that the truth is about all rows there could be; elsewhere it
 is about the rows that are scored.
 
-`wrong` adds up the verdicts that the truth forbids; what else is not the truth's own verdict is a lack of power. The
-last table has each claim's largest share of wrong verdicts, and its power: the share of studies that support it where
-it is as claimed.
+`wrong` adds up the verdicts that the truth forbids. At the end of a claimed range only one can be wrong, "reversed"
+just inside and "supported" just outside: there the larger share counts. What else is not the truth's own verdict is a
+lack of power. The last table has each claim's largest share of wrong verdicts, and its power: the share of studies that
+support it where it is as claimed.
 """
 
 from __future__ import annotations

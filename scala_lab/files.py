@@ -1,4 +1,4 @@
-"""Atomic writes of files and folders: a crash leaves either the old content or the new, never half of it. And TOML."""
+"""Files: atomic writes, which a crash leaves undone or whole, never half done, and reading TOML."""
 
 import json
 import math

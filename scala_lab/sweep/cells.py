@@ -66,7 +66,7 @@ class Measurement:
         return replace(self, of=tuple(spec.resolved() for spec in self.of))
 
 
-WorkItem = RunSpec | Measurement  # A piece of work with an id: a run to train or a measurement to take
+WorkItem = RunSpec | Measurement  # a piece of work with an id: a run to train or a measurement to take
 
 
 def key_of(item: WorkItem) -> str:

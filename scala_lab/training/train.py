@@ -110,7 +110,6 @@ def train_worker(spec: RunSpec, folder: Path, options: RunOptions) -> RunResult:
     """Train a resolved spec in this process, as its only worker or as one of those that a launcher started."""
     prepared, present = _check_run(spec, folder, options)
     if present is not None and present.ended:
-        shutil.rmtree(folder / "state", ignore_errors=True)  # left where a run was killed right after its last record
         return present
     written_before = run_dir.written_at(folder)
     world = distributed.join_world(spec.machine)

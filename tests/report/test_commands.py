@@ -37,8 +37,8 @@ def test_train_command_leaves_out_what_is_default():
     )
 
 
-def test_study_command_names_data_and_model():
-    manifest = Manifest("laptop", data_dir="my glue", model="models/l3")
+def test_study_command_names_all_that_decides_the_cells():
+    manifest = Manifest("laptop", data_dir="my glue", model="models/l3", seeds=(3, 4), tasks=("sst2",))
     assert study_command(manifest, "sharpness") == (
-        "scala-lab study sharpness --profile laptop --data-dir 'my glue' --model models/l3"
+        "scala-lab study sharpness --profile laptop --data-dir 'my glue' --model models/l3 --seeds 3 4 --tasks sst2"
     )
