@@ -18,7 +18,7 @@ from scala_lab.report.chapter import Chapter, Manifest
 from scala_lab.study.api import Study, all_studies, find_study, place_in_paper
 from scala_lab.study.profiles import find_profile
 from scala_lab.study.tuning import Choices
-from scala_lab.sweep.cells import Cell
+from scala_lab.sweep.cells import Cell, runs_alone
 from scala_lab.sweep.local import LocalPool
 from scala_lab.sweep.slurm import SlurmCluster, SlurmOptions
 from scala_lab.sweep.store import ENDED, Records, RunStore
@@ -49,6 +49,14 @@ class SweepOptions:
     """Runs at once; default as many as the cores have room for."""
     dry_run: bool = False
     """Print what there is to do and what it costs, and do nothing."""
+    from_report: bool = False
+    """Do not make again the runs and measurements whose records the report in --out holds, where their store is gone.
+    A run is trained again only if something of its model is still to be measured."""
+    report_only: bool = False
+    """Train and measure nothing: report what is in the store and in the report so far."""
+    timings: bool = True
+    """Take measurements of time, last and alone: nothing else should run on this machine. --no-timings leaves them
+    for later."""
     retry_failed: bool = False
     """Try again what failed before; else it stays failed."""
     slurm: SlurmOptions = field(default_factory=SlurmOptions)
@@ -95,8 +103,11 @@ def sweep_studies(studies: Mapping[str, Study], options: SweepOptions, command: 
     from scala_lab.report.build import check_report_folder, write_report
 
     _check_options(studies, options)
-    manifest = _manifest(studies, options, command)
-    profile, store = manifest.load_profile(), RunStore(options.store)
+    manifest, out = _manifest(studies, options, command), options.out or Path("reports") / options.profile
+    keep_records = options.from_report or options.report_only
+    present = check_report_folder(out, manifest) if keep_records or not options.dry_run else None
+    reported = Records() if present is None else Records.read(out)
+    profile, store = manifest.load_profile(), RunStore(options.store, reported if keep_records else None)
 
     def declare() -> tuple[dict[str, list[Cell]], Choices]:
         """Ask the studies for their cells, with settings as far as they are tuned, and the trials that tune them."""
@@ -108,19 +119,18 @@ def sweep_studies(studies: Mapping[str, Study], options: SweepOptions, command: 
     if options.dry_run:
         _print_plan(cells, store, options.processes)
         return 0
-    out = options.out or Path("reports") / options.profile
-    present = check_report_folder(out, manifest)
     if present is not None:
         others = [reference for reference in present.studies if reference not in studies]
         manifest = replace(manifest, studies=_in_page_order([*studies, *others]))
-    while choices.pending:
+    while choices.pending and not options.report_only:
         _train([Cell(spec) for spec in choices.pending.values()], store, options)
         cells, choices = declare()
-    records = _train(list(chain(*cells.values())), store, options)
+    wanted = list(chain(*cells.values()))
+    if not options.report_only:
+        _train([cell for cell in wanted if options.timings or not runs_alone(cell.item)], store, options)
+    records = store.records(wanted)
     failed = [record["status"] for record in (*records.runs.values(), *records.measurements.values())].count("failed")
-    if present is not None:
-        old = Records.read(out)
-        records = Records({**old.runs, **records.runs}, {**old.measurements, **records.measurements})
+    records = Records({**reported.runs, **records.runs}, {**reported.measurements, **records.measurements})
     code = print_outcome(out, write_report(out, manifest, records))
     if failed:
         items = f"{failed} runs or measurements" if failed > 1 else "a run or measurement"
@@ -201,7 +211,7 @@ def _print_plan(cells: Mapping[str, Sequence[Cell]], store: RunStore, processes:
         console.print(note[0].upper() + note[1:] + ".", highlight=False)
 
 
-def _train(cells: list[Cell], store: RunStore, options: SweepOptions) -> Records:
+def _train(cells: list[Cell], store: RunStore, options: SweepOptions) -> None:
     """Run the sweep, unless a model or a task of a run that is still to be trained cannot be loaded."""
     from scala_lab.data.sources import load_task
     from scala_lab.models.loading import load_tokenizer
@@ -215,7 +225,7 @@ def _train(cells: list[Cell], store: RunStore, options: SweepOptions) -> Records
         load_tokenizer(model)
     for data in {spec.data.task: spec.data for spec in specs}.values():
         load_task(data)
-    return run_sweep(cells, store, executor, progress=True, retry_failed=options.retry_failed)
+    run_sweep(cells, store, executor, progress=True, retry_failed=options.retry_failed)
 
 
 def print_outcome(out: Path, chapters: Sequence[Chapter]) -> int:

@@ -47,18 +47,20 @@ WRITTEN = (RUNS_FILE, MEASUREMENTS_FILE, MANIFEST_FILE, "figures", "tables", "cl
 
 
 def check_report_folder(folder: Path, manifest: Manifest) -> Manifest | None:
-    """Refuse a folder that holds other things or cannot be written; return the manifest of the report it holds."""
+    """Refuse a folder that holds other things or cannot be written; return the manifest of the report it holds.
+
+    A report goes on with more seeds; fewer would drop what it has.
+    """
     check_writable(folder, "a report is a folder")
     present = Manifest.read(folder)
     if present is None:
         if folder.is_dir() and any(folder.iterdir()):
             raise UserError(f"{folder} is not empty and holds no {MANIFEST_FILE}: choose another --out")
         return None
-    old, new = (
-        (one.profile, one.model, *one.tasks, *map(str, one.seeds), f"on {one.device}") for one in (present, manifest)
-    )
-    if old != new:
-        other = " ".join(filter(None, old))
+    seeds, more = (one.load_profile().seeds for one in (present, manifest))
+    old, new = ((one.profile, one.model, *one.tasks, f"on {one.device}") for one in (present, manifest))
+    if old != new or not set(seeds) <= set(more):
+        other = " ".join([*filter(None, old), "seeds", *map(str, seeds)])
         raise UserError(f"{folder} holds the report of other runs ({other}): choose another --out")
     return present
 

@@ -101,7 +101,7 @@ class _Sweep:
     """The jobs of a sweep: those left, those of them that were started, and those of these that others have locked."""
 
     def __init__(self, jobs: dict[str, Job], store: RunStore, executor: Executor, console: Console) -> None:
-        self.jobs, self.store, self.executor = jobs, store, executor
+        self.jobs, self.executor = jobs, executor
         self.needs = {
             key: {key_of(spec): spec for spec in job.item.of} if isinstance(job.item, Measurement) else {}
             for key, job in jobs.items()
@@ -112,6 +112,13 @@ class _Sweep:
             for key, status in statuses.items()
             if status in ENDED and not (status == "failed" and jobs[key].retry_failed)
         }
+        for key in jobs.keys() - self.ended.keys():  # a record is not enough where a trained model is to be measured
+            for run, spec in self.needs[key].items():
+                if self.ended.get(run) == "finished" and not store.has_model(spec):
+                    del self.ended[run]
+        check_same_inputs(store, [jobs[key].item for key in self.ended])
+        self.seconds = {key: store.seconds(jobs[key].item) for key in self.ended}
+        self.store = RunStore(store.root)  # all that follows happens in its folder
         runs = {key: job.item for key, job in jobs.items() if isinstance(job.item, RunSpec)}
         kept = {key: runs[key] for key in runs if key in self.ended and self._kept_states(key).is_dir()}
         trunks = find_trunks({**kept, **{key: spec for key, spec in runs.items() if key not in self.ended}})
@@ -132,13 +139,12 @@ class _Sweep:
 
     def run(self) -> None:
         """Start jobs and handle their endings until none is left."""
-        check_same_inputs(self.store, [self.jobs[key].item for key in self.ended])
         for key in self.ended:
             self.store.remove_stale_lock(self.jobs[key].item)
             self._drop_states(key)
         with self.view, self.executor:
-            for key in self.ended:
-                self.view.learn(key, self.store.seconds(self.jobs[key].item))
+            for key, seconds in self.seconds.items():
+                self.view.learn(key, seconds)
             while self.left:
                 self.executor.submit(self._ready())
                 for ending in self.executor.endings(POLL_SECONDS if self.started else 0.0):

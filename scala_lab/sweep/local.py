@@ -21,7 +21,7 @@ from typing import IO
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
 from scala_lab.machine import LAUNCHER, child_pythonpath, end_process, end_with_launcher, usable_cores
-from scala_lab.sweep.cells import Job
+from scala_lab.sweep.cells import Job, Measurement
 from scala_lab.sweep.engine import STDERR_CHARACTERS, Ending, Executor, carry_out
 
 READY = "ready"
@@ -52,8 +52,12 @@ class LocalPool(Executor):
             self._remove(worker)
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Queue the jobs, branches before all others so that kept states can go, and start those there is room for."""
-        self._queue = sorted([*self._queue, *jobs], key=lambda job: job.trunk is None)
+        """Queue the jobs and start those there is room for.
+
+        Measurements go first, so that little is left to measure if the sweep is interrupted, then branches, so that
+        the states kept for them can go.
+        """
+        self._queue = sorted([*self._queue, *jobs], key=_urgency)
         self._start_jobs()
 
     def endings(self, seconds: float) -> list[Ending]:
@@ -118,6 +122,10 @@ class LocalPool(Executor):
         self._workers.remove(worker)
         self._selector.unregister(worker.answers)
         worker.process.wait()
+
+
+def _urgency(job: Job) -> int:
+    return 0 if isinstance(job.item, Measurement) else 1 if job.trunk is not None else 2
 
 
 class _Worker:

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 RUNS_FILE, MEASUREMENTS_FILE = "runs.jsonl", "measurements.jsonl"
 RUN_FIELDS = (
-    *("id", "name", "status", "error", "spec", "metrics", "best", "noise_start", "learning_rate", "trunk"),
-    *("losses", "chance", "steps", "steps_done", "samples", "parameters", "counts", "timing", "environment"),
+    *("id", "name", "status", "error", "spec", "fingerprints", "metrics", "best", "noise_start", "learning_rate"),
+    *("trunk", "losses", "chance", "steps", "steps_done", "samples", "parameters", "counts", "timing", "environment"),
 )
 """Entries of a run's record that go into `runs.jsonl`."""
 
@@ -101,10 +101,14 @@ def run_record(result: RunResult) -> dict[str, Any]:
 
 
 class RunStore:
-    """Runs and measurements in a folder, which is created when something is first written to it."""
+    """Runs and measurements in a folder, which is created when something is first written to it.
 
-    def __init__(self, root: Path | str) -> None:
-        self.root = Path(root)
+    `known` are records that were made in another store, such as those of a report: what ended there counts as done,
+    although no trained model of it is here (see `has_model`).
+    """
+
+    def __init__(self, root: Path | str, known: Records | None = None) -> None:
+        self.root, self.known = Path(root), known or Records()
 
     def run_folder(self, spec: RunSpec) -> Path:
         """The folder of a spec's run, whether it exists yet or not."""
@@ -122,8 +126,17 @@ class RunStore:
 
         return read_run(self.run_folder(spec))
 
+    def has_model(self, spec: RunSpec) -> bool:
+        """Whether the trained model of a spec is in this store, so that it can be measured."""
+        run = self.run(spec)
+        return run is not None and run.status == "finished"
+
     def record(self, item: WorkItem) -> dict[str, Any] | None:
-        """Read the whole record of a run or a measurement, or None."""
+        """Read the record of a run or a measurement, or None: that of this store, unless only the known one ended."""
+        own, known = self._own_record(item), self.known.find(Cell(item))
+        return known if known is not None and (own is None or own["status"] not in ENDED) else own
+
+    def _own_record(self, item: WorkItem) -> dict[str, Any] | None:
         if isinstance(item, RunSpec):
             run = self.run(item)
             return None if run is None else run.record
@@ -162,11 +175,14 @@ class RunStore:
         """Read what exists of the cells and of the runs they need."""
         records = Records()
         for key, item in unique_items(cells).items():
-            if isinstance(item, RunSpec):
-                if (run := self.run(item)) is not None:
-                    records.runs[key] = run_record(run)
-            elif (record := self.record(item)) is not None:
-                records.measurements[key] = record
+            record = self.record(item)
+            if isinstance(item, Measurement):
+                if record is not None:
+                    records.measurements[key] = record
+            elif record is not None and record is self.known.runs.get(key):
+                records.runs[key] = record
+            elif (run := self.run(item)) is not None:
+                records.runs[key] = run_record(run)
         return records
 
     def lock(self, item: WorkItem) -> AbstractContextManager[bool]:
@@ -233,9 +249,9 @@ def check_same_inputs(store: RunStore, items: Iterable[WorkItem]) -> None:
     """
     fingerprint = cache(_fingerprint)
     for spec in (item for item in items if isinstance(item, RunSpec)):
-        record = store.record(spec) or {"fingerprints": {}}
+        record = store.record(spec) or {}
         for name, source in (("data", all_rows(spec.data)), ("model", spec.encoder.model)):
-            before, current = record["fingerprints"].get(name), fingerprint(source)
+            before, current = record.get("fingerprints", {}).get(name), fingerprint(source)
             if None not in (before, current) and before != current:
                 raise UserError(f"{store.run_folder(spec)} holds this run on another {name}: use a new store")
 

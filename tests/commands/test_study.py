@@ -11,6 +11,7 @@ import pytest
 
 from scala_lab.cli import main
 from scala_lab.study import profiles
+from scala_lab.sweep.store import Records
 from tests.command_line import refuse, snapshot
 from tests.report.own_studies import forgotten_imports, write_study
 
@@ -87,6 +88,41 @@ def test_a_report_keeps_the_studies_it_has(capfd, store):
     assert snapshot(Path("out/tables")) == tables
     assert json.loads(Path("out/report.json").read_text())["studies"] == ["first.py", "second.py"]
     assert main(["report", "out"]) == 1
+
+
+def test_a_report_goes_on_without_its_store_and_with_more_seeds(capfd, store):
+    write_study(Path(), "first")
+    text = Path("first.py").read_text().replace("for seed in (0, 1)", "for seed in profile.seeds")
+    Path("first.py").write_text(text)
+    first = ["study", "first.py", "--out", "out", "--processes", "1"]
+    assert main([*first, "--store", str(store), "--seeds", "0"]) == 0
+    kept = Records.read(Path("out"))
+    assert main([*first, "--store", "new", "--seeds", "0", "1", "--from-report"]) == 0
+    assert len(runs_in(Path("new"))) == 2, "seed 1 with both methods"
+    assert kept.runs.items() <= Records.read(Path("out")).runs.items()
+
+    shutil.rmtree("new")
+    made = snapshot(Path("out/tables"))
+    assert main([*first, "--store", "new", "--seeds", "0", "1", "--report-only"]) == 0
+    assert not Path("new").exists()
+    assert snapshot(Path("out/tables")) == made
+    refuse(capfd, [*first, "--seeds", "1"], "out holds the report of other runs")
+
+
+def test_timings_can_be_left_for_a_quiet_machine(capfd, store):
+    write_study(Path(), "first")
+    with Path("first.py").open("a") as stream:
+        stream.write(
+            "\nfrom tests.sweep.measures import random_numbers\nfrom scala_lab.sweep.cells import Measurement\n"
+            "needed = cells\ndef cells(profile):\n    timing = Measurement(random_numbers, alone=True)\n"
+            "    return [*needed(profile), Cell(timing)]\n"
+            "STUDY = Study('first', '', '', cells, lambda profile, frame: Findings(found=str(len(frame))))\n"
+        )
+    command = ["study", "first.py", "--out", "out", "--store", str(store), "--processes", "1"]
+    assert main([*command, "--no-timings"]) == 0
+    assert not Records.read(Path("out")).measurements
+    assert main(command) == 0
+    assert len(Records.read(Path("out")).measurements) == 1
 
 
 def test_reproduce_takes_all_studies_and_trains_shared_runs_once(capfd, monkeypatch, store):

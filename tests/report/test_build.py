@@ -198,8 +198,9 @@ def test_folder_of_another_profile_or_model_is_refused(tmp_path):
     Manifest("laptop", model="bert").write(tmp_path)
     changes = ({"profile": "embedded"}, {"model": None}, {"device": "cuda"}, {"seeds": (7, 8)}, {"tasks": ("qnli",)})
     for other in (Manifest(**{"profile": "laptop", "model": "bert", **change}) for change in changes):
-        with pytest.raises(UserError, match=r"holds the report of other runs \(laptop bert on cpu\)"):
+        with pytest.raises(UserError, match=r"holds the report of other runs \(laptop bert on cpu seeds 0 1 2 3\)"):
             check_report_folder(tmp_path, other)
+    assert check_report_folder(tmp_path, Manifest("laptop", model="bert", seeds=(0, 1, 2, 3, 4))) is not None
     assert check_report_folder(tmp_path, Manifest("laptop", model="bert", command="x")) is not None
 
 

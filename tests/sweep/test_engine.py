@@ -246,3 +246,33 @@ def test_lock_that_a_killed_process_left_on_what_it_had_finished_is_removed(inpu
     left.write_text("")
     run_sweep([Cell(spec)], store, Here())
     assert not left.exists()
+
+
+def test_records_of_a_lost_store_count_and_only_what_is_still_to_be_measured_is_trained_again(inputs, tmp_path):
+    first, second = tiny_spec(*inputs), tiny_spec(*inputs, seed=1)
+    power = Measurement(WEIGHTS, (second,), {"power": 2})
+    cells = [Cell(first), Cell(second), Cell(Measurement(WEIGHTS, (first,)))]
+    known = run_sweep(cells, RunStore(tmp_path / "lost"), Here())
+    shutil.rmtree(tmp_path / "lost")
+
+    same = Here()
+    assert run_sweep(cells, RunStore(tmp_path / "new", known), same) == known
+    assert same.order == []
+    assert not RunStore(tmp_path / "new").has_model(first)
+
+    more = Here()
+    records = run_sweep([*cells, Cell(power)], RunStore(tmp_path / "new", known), more)
+    assert more.order == [second.run_id, power.id]
+    assert records.measurements[power.id]["status"] == "finished"
+    assert records.runs[first.run_id] == known.runs[first.run_id]
+    again, before = records.runs[second.run_id], known.runs[second.run_id]
+    assert again["metrics"] == before["metrics"]
+    assert again["correct"] == before["correct"]
+
+
+def test_known_records_of_runs_on_other_data_are_refused(inputs, tmp_path):
+    cell = Cell(tiny_spec(*inputs))
+    known = run_sweep([cell], RunStore(tmp_path / "lost"), Here())
+    known.runs[cell.key]["fingerprints"]["data"] = "another"
+    with pytest.raises(UserError, match="on another data"):
+        run_sweep([cell], RunStore(tmp_path / "new", known), Here())

@@ -8,6 +8,7 @@ import signal
 import pytest
 from safetensors.torch import load_file
 
+from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
 from scala_lab.sweep.cells import Cell, Job, Measurement
 from scala_lab.sweep.engine import run_sweep
@@ -101,3 +102,13 @@ def test_workers_that_cannot_start_are_not_put_down_to_the_cells(tmp_path, monke
 def test_pool_without_processes_is_refused():
     with pytest.raises(UserError, match="at least one process"):
         LocalPool(0)
+
+
+def test_measurements_go_first_then_branches_in_the_order_of_their_coming(tmp_path, monkeypatch):
+    monkeypatch.setattr(LocalPool, "_start_jobs", lambda pool: None)
+    spec, pool = RunSpec.of(task="mini-sst2"), LocalPool(1)
+    jobs = [Job(spec.override(seed=seed), tmp_path, trunk=tmp_path if seed == 2 else None) for seed in range(4)]
+    measured = Job(Measurement(measures.random_numbers), tmp_path)
+    pool.submit(jobs)
+    pool.submit([measured])
+    assert pool._queue == [measured, jobs[2], jobs[0], jobs[1], jobs[3]]

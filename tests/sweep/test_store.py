@@ -55,6 +55,7 @@ def test_what_a_report_keeps_of_a_run(tmp_path):
     assert kept == {
         "id": "x",
         "status": "finished",
+        "fingerprints": {"model": "abc"},
         "environment": {"python": "3.11"},
         "epochs": [{"epoch": 1.0, "loss": 0.6, "divergence": 1e-3, "dev": {"accuracy": 0.8}}],
         "correct": {},
