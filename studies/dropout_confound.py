@@ -1,22 +1,44 @@
 """Beyond the paper: what regularises in ScaLA, the noise or the dropout masks that differ between its two passes?
 
 The second pass of ScaLA differs from the clean one in the noise and, unless masks are shared, in its dropout masks.
-Each cause is switched off in turn, from the same t_s on: all arms branch off the same LAMB run. R-Drop, the published
-method that is nothing but two draws, and ScaLA with noise that acts stand beside them.
+Every kind of noise is tried with one draw of masks and with two, from the same t_s on: all arms branch off the same
+LAMB run. R-Drop, the published method that is nothing but two draws, and ScaLA with noise that acts stand beside them.
 """
 
 from functools import partial
+from itertools import chain
 
-from scala_lab.study import Cell, DataFrame, Findings, Profile, declare
+from scala_lab.report.figures.accuracy import divergence_figure
+from scala_lab.study import Cell, DataFrame, Drawing, Findings, Profile, Tabulation, declare
 from scala_lab.study.gates import accuracy_gates
 from scala_lab.study.statistics import paired_difference, paired_ratio
-from scala_lab.study.tables import accuracy_findings, two_digits
-from scala_lab.study.variants import EFFECTIVE, LAMB, ONE_DRAW, RDROP, SCALA_OTHER, SCALA_TUNED, TWO_DRAWS, arm_cells
+from scala_lab.study.tables import accuracy_findings, data_frame, two_digits
+from scala_lab.study.variants import (
+    EFFECTIVE,
+    GAUSSIAN,
+    LAMB,
+    ONE_DRAW,
+    RDROP,
+    SCALA_OTHER,
+    SCALA_TUNED,
+    TUNED,
+    TWO_DRAWS,
+    arm_cells,
+)
 from scala_lab.study.verdicts import EQUAL, SAME_RATIO, Claim, ClaimRecord, at_most, effect, equivalent, record
 
 DRAWS, NOISE = (cause.but(cause.method, **SCALA_TUNED.overrides) for cause in (TWO_DRAWS, ONE_DRAW))
 OTHER_DRAWS = TWO_DRAWS.but(f"{TWO_DRAWS.method}, other t_s", **SCALA_OTHER.overrides)
 """Each cause alone, from ScaLA's t_s on."""
+RANDOM = GAUSSIAN.but("Gaussian noise, two draws", delay=TUNED)
+ALONG_TRUTH = SCALA_TUNED.but("noise along the label, two draws", target="GT")
+FACTORS = {
+    "none": (LAMB, DRAWS),
+    "Gaussian": (RANDOM.but("Gaussian noise, one draw", masks="shared"), RANDOM),
+    "along the label (GT)": (ALONG_TRUTH.but("noise along the label, one draw", masks="shared"), ALONG_TRUTH),
+    "along the prediction (LP)": (NOISE, SCALA_TUNED),
+}
+"""Every kind of noise, with one draw of dropout masks and with two."""
 GAIN = 0.8  # points that the paper claims for ScaLA over LAMB
 SMALL_SHARE = 0.1  # share of the divergence below which its source does not matter
 
@@ -34,8 +56,8 @@ C21 = Claim(
 
 
 def cells(profile: Profile) -> list[Cell]:
-    """Return both causes, each alone, neither; then noise that acts, and R-Drop."""
-    arms = (LAMB, SCALA_TUNED, DRAWS, NOISE, SCALA_OTHER, OTHER_DRAWS, EFFECTIVE)
+    """Return every kind of noise with one and two draws, the other t_s, noise that acts, and R-Drop."""
+    arms = (*chain(*FACTORS.values()), SCALA_OTHER, OTHER_DRAWS, EFFECTIVE)
     return [
         *arm_cells(profile, arms, profile.large_batch),
         *arm_cells(profile, RDROP, profile.large_batch, profile.pair),
@@ -56,6 +78,8 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
         "learn the task.",
         index=("method",),
         against=LAMB.method,
+        tables=[_factors(profile, frame)],
+        figures=_divergence_drawing(frame),
         title="Noise, dropout draws, both or neither",
         found="With the paper's rho and omega, two dropout draws without noise give {3} of ScaLA's divergence, the "
         "noise without them {4}; two draws minus LAMB is {0}.",
@@ -63,6 +87,35 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     table = findings.tables[0].frame
     table.insert(0, "divergence r", two_digits(frame.groupby("method")["divergence"].mean()).reindex(table.index))
     return findings
+
+
+def _factors(profile: Profile, frame: DataFrame) -> Tabulation:
+    """Tabulate accuracy and divergence by kind of noise and number of draws."""
+    rows = []
+    for noise, arms in FACTORS.items():
+        for draws, variant in zip(("one", "two"), arms, strict=True):
+            runs = frame[frame["method"] == variant.method]
+            row = {"noise": noise, "dropout draws": draws, "accuracy": runs["score"].mean()}
+            if variant is not LAMB:
+                gain = paired_difference(frame, variant.method, LAMB.method).at(profile.level)
+                low, high = gain.interval
+                row |= {f"minus {LAMB.method}": gain.value, "from": low, "to": high}
+            rows.append({**row, "divergence r": runs["divergence"].mean()})
+    table = data_frame(rows).set_index(["noise", "dropout draws"])
+    table["divergence r"] = two_digits(table["divergence r"])
+    caption = f"Which part regularises: kinds of noise by dropout draws at B={profile.large_batch}, the paper's omega."
+    note = "All arms branch off the same LAMB runs at ScaLA's t_s. Without noise, one draw is LAMB: no second pass."
+    return Tabulation("factors", table, caption, [note])
+
+
+def _divergence_drawing(frame: DataFrame) -> list[Drawing]:
+    """Draw r over the steps of training, the mean over seeds of each method."""
+    lines = frame[["method", "divergences"]].explode("divergences").dropna()
+    if lines.empty:
+        return []
+    lines["step"], lines["divergence"] = zip(*lines["divergences"], strict=True)
+    figure = divergence_figure(lines, title="Size of the divergence r during training")
+    return [Drawing("divergence", figure, "Mean divergence r between the two passes over the steps with noise.")]
 
 
 def c21(frame: DataFrame) -> ClaimRecord:

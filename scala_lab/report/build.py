@@ -168,7 +168,10 @@ def worth(profile: Profile, records: Records) -> str:
     for size in (profile.small_batch, profile.large_batch):
         counts = Counter(run["steps"] for run in runs if run["spec"]["batches"]["batch_size"] == size)
         facts += [f"{count:,} steps at B={size:,}" for count, _ in counts.most_common(1)]
-    return f"{', '.join(facts)}, {len(profile.seeds)} seeds{'; ' * bool(profile.demonstration)}{profile.demonstration}"
+    seen = [task for task in profile.tasks if task in profile.seen_tasks]
+    caveats = [f"the encoder was pretrained on rows of {', '.join(seen)}"] * bool(seen)
+    caveats += [profile.demonstration] * bool(profile.demonstration)
+    return "; ".join([f"{', '.join(facts)}, {len(profile.seeds)} seeds", *caveats])
 
 
 def part_cells(record: ClaimRecord, part: Part) -> dict[str, str]:

@@ -200,8 +200,9 @@ def frame_of(cells: Sequence[Cell], records: Records) -> DataFrame:
     a constant prediction), one column per metric (`dev_accuracy`, in percent), `f1` (on `score_split`, where
     the task has it), `best_score`, `best_epoch`, `rate` (the peak learning rate), `steps`, `workers`, `train_seconds`,
     `samples_per_second`, `forward_passes` (over the training rows, a backward counted as two), `divergence` (mean r
-    over the last step), `noise_start` (in epochs; nan for never) and `epochs` (the list of evaluations). Rows of
-    measurements have the entries of their result. A label takes precedence over a measured column of the same name.
+    over the last step), `divergences` (mean r of every step with noise, as pairs of step and value), `noise_start` (in
+    epochs; nan for never) and `epochs` (the list of evaluations). Rows of measurements have the entries of their
+    result. A label takes precedence over a measured column of the same name.
     """
     import pandas as pd
 
@@ -250,6 +251,7 @@ def _run_columns(record: Mapping[str, Any] | None) -> dict[str, Any]:
         "samples_per_second": timing["samples_per_second"],
         "forward_passes": forward_passes(record),
         "divergence": _nan_if_none(record["epochs"][-1].get("divergence") if record["epochs"] else None),
+        "divergences": record.get("divergences", []),
         "noise_start": _nan_if_none(record.get("noise_start")),
         "epochs": record["epochs"],
     }

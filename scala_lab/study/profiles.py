@@ -52,6 +52,7 @@ class Profile:
     late_delay: float = 5.0
     ascent_steps: tuple[int, ...]  # T of the study of perturbation steps
     strengths: tuple[float, ...]  # omega of the study of noise strength
+    seen_tasks: tuple[str, ...] = ()  # tasks of whose rows its encoders have seen some in pretraining
     longer: int = 2  # how many times the epochs the baseline trains that "trains longer"
     longer_batch: int = 0  # its batch size; 0 for the large one
     workers: tuple[int, ...]  # numbers of workers that timings are taken at

@@ -151,6 +151,12 @@ def notes(profile: Profile, frame: pd.DataFrame, *, against: str = "") -> list[s
             f"Budget: {profile.settings['epochs']} epochs; forward passes over the training rows, a backward "
             f"counted as two, {'; '.join(f'{method}: {value:.3g}' for method, value in passes.items())}."
         )
+    seen = [task for task in dict.fromkeys(frame["task"]) if task in profile.seen_tasks]
+    if seen:
+        listed.append(
+            f"The encoder was pretrained on sentence pairs that include rows of {', '.join(seen)}: results on "
+            f"{'it' if len(seen) == 1 else 'them'} are not those of unseen data."
+        )
     return [*listed, *status_note(frame)]
 
 

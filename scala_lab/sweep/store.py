@@ -81,10 +81,10 @@ def _read_lines(file: Path) -> dict[str, dict[str, Any]]:
 
 
 def run_record(result: RunResult) -> dict[str, Any]:
-    """Return what a report keeps of a run: parts of its record, evaluations after epochs, and which rows were right.
+    """Return what a report keeps of a run: parts of its record, evaluations after epochs, mean r by step, right rows.
 
-    The latter is one bit a row in base64, by split, without the rows that settings are chosen or fitted on. The command
-    line is left out: the spec says what was run, and a published report should show nobody's paths.
+    The latter are one bit a row in base64, by split, without the rows that settings are chosen or fitted on. The
+    command line is left out: the spec says what was run, and a published report should show nobody's paths.
     """
     from scala_lab.training.run_dir import packed_correct
 
@@ -92,9 +92,11 @@ def run_record(result: RunResult) -> dict[str, Any]:
     if "environment" in record:
         record["environment"] = {name: value for name, value in record["environment"].items() if name != "command"}
     log = result.folder / "metrics.jsonl"
-    steps = map(json.loads, log.read_text(encoding="utf-8").splitlines() if log.is_file() else ())
+    steps = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.is_file() else []
     columns = ("epoch", "loss", "divergence")
     record["epochs"] = [{name: step.get(name) for name in columns} | step["eval"] for step in steps if "eval" in step]
+    noised = [(step["step"], step["divergence"]) for step in steps if step.get("divergence") is not None]
+    record["divergences"] = [[step, float(f"{value:.4g}")] for step, value in noised]
     packed = {split: bits for split, bits in packed_correct(result.folder).items() if split not in ("train", "tuning")}
     record["correct"] = {split: base64.b64encode(bits).decode() for split, bits in packed.items()}
     return record

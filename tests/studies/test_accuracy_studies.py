@@ -137,6 +137,12 @@ def test_every_claim_of_these_studies_is_judged():
     assert {claim.id for name in CLAIMS for claim in find_study(name).claims} == judged
 
 
+@pytest.mark.parametrize(("seen", "said"), [(("mini-qqp", "mnli"), "include rows of mini-qqp: "), ((), None)])
+def test_results_on_tasks_that_the_encoder_was_pretrained_on_say_so(seen, said):
+    notes = findings(find_study("large_batch_methods"), replace(SMALL, seen_tasks=seen)).tables[0].notes
+    assert [said in note for note in notes if "pretrained" in note] == [True] * bool(said)
+
+
 def table_of(name, part="", **made):
     return next(table for table in findings(find_study(name), **made).tables if table.name == part)
 

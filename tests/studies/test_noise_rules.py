@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import pytest
+from pandas import DataFrame
 
-from studies.dropout_confound import c21
+from scala_lab.study.variants import arm_cells
+from studies.dropout_confound import FACTORS, _divergence_drawing, c21
 from studies.perturbation_steps import c8
 from tests.studies.noise_cases import ascents, causes
+from tests.studies.synthetic import tuned
+from tests.studies.test_accuracy_studies import SMALL
 
 
 @pytest.mark.parametrize(
@@ -37,3 +41,35 @@ def test_cost_stands_where_models_did_not_train():
     found = c8(ascents().assign(train_loss=0.65))
     assert found.verdict == "not testable here"
     assert [found.verdict_of(part) for part in found.parts] == ["supported", "supported", "not testable here"]
+
+
+def test_every_kind_of_noise_is_trained_with_one_draw_and_with_two():
+    profile = tuned(SMALL)
+    rows = {}
+    for noise, arms in FACTORS.items():
+        for draws, variant in zip((1, 2), arms, strict=True):
+            spec = arm_cells(profile, variant, 512, ("mini-sst2",))[0].specs[0]
+            recipe = spec.resolved().recipe
+            kind = "none" if recipe.method == "lamb" else recipe.noise
+            rows[noise, draws] = (kind, recipe.target if kind == "pga" else None, recipe.masks, recipe.delay)
+    delay = rows["none", 2][3]
+    assert delay == tuned(SMALL).tuned_delay("mini-sst2").value
+    assert rows.pop(("none", 1))[0] == "none"
+    for (noise, draws), (kind, target, masks, starts) in rows.items():
+        assert kind == {"none": "none", "Gaussian": "gaussian"}.get(noise, "pga")
+        assert target == (noise[-3:-1] if kind == "pga" else None)
+        assert (masks, starts) == ({1: "shared", 2: "independent"}[draws], delay)
+
+
+def test_divergence_is_drawn_over_the_steps_with_noise():
+    runs = DataFrame(
+        {
+            "method": ["LAMB", "a", "a", "b"],
+            "divergences": [[], [[3, 1.0], [4, 2.0]], [[3, 3.0], [4, 4.0]], [[4, 1e-6]]],
+        }
+    )
+    (drawing,) = _divergence_drawing(runs)
+    lines = {line.get_label(): line.get_xydata().tolist() for line in drawing.figure.axes[0].lines}
+    assert lines == {"a": [[3, 2.0], [4, 3.0]], "b": [[4, 1e-6]]}
+    assert drawing.figure.axes[0].get_yscale() == "log"
+    assert _divergence_drawing(runs.iloc[:1]) == []

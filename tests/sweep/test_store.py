@@ -58,6 +58,7 @@ def test_what_a_report_keeps_of_a_run(tmp_path):
         "fingerprints": {"model": "abc"},
         "environment": {"python": "3.11"},
         "epochs": [{"epoch": 1.0, "loss": 0.6, "divergence": 1e-3, "dev": {"accuracy": 0.8}}],
+        "divergences": [[2, 1e-3]],
         "correct": {},
     }
 

@@ -1,4 +1,4 @@
-"""Figures of accuracy: over batch sizes, rates, delays and ascent steps, by method, and against cost.
+"""Figures of accuracy: over batch sizes, rates, delays and ascent steps, by method, and against cost; divergence.
 
 Whiskers are standard deviations over runs; differences between methods are judged by paired intervals, not by them:
 `difference_figure` in forest.py draws those.
@@ -73,6 +73,26 @@ def cost_figure(frame: DataFrame, *, title: str) -> Figure:
         axes.set_ylabel(ACCURACY if task == tasks[0][0] else "")
         axes.grid(axis="y")
     figure.suptitle(title)
+    return figure
+
+
+@style.styled()
+def divergence_figure(frame: DataFrame, *, title: str) -> Figure:
+    """Draw the divergence over training steps on a log scale: a line per method, the mean over its runs.
+
+    `frame` has one row per run and step: method, step and divergence. Methods whose curves coincide differ in dash and
+    mark.
+    """
+    style.require_columns(frame, "method", "step", "divergence")
+    figure = style.new_figure(6.8, 4.4)
+    axes = figure.subplots()
+    for index, (method, rows) in enumerate(frame.groupby("method", sort=False)):
+        means = rows.groupby("step")["divergence"].mean()
+        marks = style.line_style(index, markersize=5, markevery=max(1, len(means) // 8), linewidth=1.3)
+        axes.plot(means.index, means, label=str(method), **marks)
+    axes.set(xlabel="step", ylabel="divergence r", yscale="log", title=title)
+    axes.grid(axis="y")
+    style.legend_below(figure, 2)
     return figure
 
 
