@@ -21,11 +21,14 @@ def symmetric_kl(logits_p: Tensor, logits_q: Tensor) -> Tensor:
     return ((log_p.exp() - log_q.exp()) * gap).sum(dim=-1)
 
 
-def task_loss(logits_BC: Tensor, labels_B: Tensor, regression: bool) -> Tensor:
-    """Return the cross-entropy of each sample, or its squared error (z - y)^2 for regression."""
+def task_loss(logits_BC: Tensor, labels_B: Tensor, regression: bool, smoothing: float = 0.0) -> Tensor:
+    """Return the cross-entropy of each sample, or its squared error (z - y)^2 for regression.
+
+    With label smoothing every class has a share smoothing / C of the label, the true one what is left.
+    """
     if regression:
         return (logits_BC.squeeze(-1) - labels_B.to(logits_BC.dtype)).square()
-    return functional.cross_entropy(logits_BC, labels_B, reduction="none")
+    return functional.cross_entropy(logits_BC, labels_B, reduction="none", label_smoothing=smoothing)
 
 
 def correct_answers(logits_BC: Tensor, labels_B: Tensor, regression: bool) -> Tensor:

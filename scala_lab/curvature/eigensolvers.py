@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 Which = Literal["largest", "smallest"]
 Solver = Literal["lanczos", "power"]
 
+GUESS_DOUBT = 0.01
+"""Size of the random part of a start from a guess."""
+
 CHUNK = 1 << 13
 """Numbers summed in float32 at a time: the error is some 1e-6 of the lengths' product, the cost that of one sum."""
 
@@ -74,12 +77,15 @@ def top_eigenpairs(
     solver: Solver = "lanczos",
     max_products: int = 300,
     seed: int = 0,
+    start: Tensor | None = None,
 ) -> EigenResult:
     """Compute the k largest eigenvalues of H, or smallest (most negative) ones, and their eigenvectors.
 
     A pair has converged if its residual ||H v - lambda v|| / |lambda| is at most `tol`; the solver stops after
     `max_products` in any case. `lanczos` takes few products for all pairs at once; `power`, the paper's solver, finds
-    one pair after another. The start vector is random by `seed`, for Lanczos in part the gradient.
+    one pair after another. The start vector is random by `seed`, for Lanczos in part the gradient. Lanczos takes a
+    guess of the first eigenvector as `start`, over the touched parameters, such as that of the same model a few steps
+    before: `touched_eigenvectors[0]`.
     """
     if not 1 <= k <= op.space.touched_size:
         raise UserError(f"k must be between 1 and {op.space.touched_size}, not {k}")
@@ -87,21 +93,35 @@ def top_eigenpairs(
         raise UserError(f"tol must be positive, not {tol}")
     if max_products < k:
         raise UserError(f"{k} eigenpairs take at least {k} products, but at most {max_products} may be spent")
-    solve = lanczos if solver == "lanczos" else power_iteration
-    return solve(op, k, tol, which, max_products, seed)
+    if solver == "lanczos":
+        return lanczos(op, k, tol, which, max_products, seed, start)
+    if start is not None:
+        raise UserError("a guess of the eigenvector is for solver lanczos")
+    return power_iteration(op, k, tol, which, max_products, seed)
 
 
-def lanczos(op: HessianOperator, k: int, tol: float, which: Which, max_products: int, seed: int) -> EigenResult:
-    """Lanczos from a start of equal parts gradient and random vector; see `top_eigenpairs`.
+def lanczos(
+    op: HessianOperator,
+    k: int,
+    tol: float,
+    which: Which,
+    max_products: int,
+    seed: int,
+    guess: Tensor | None = None,
+) -> EigenResult:
+    """Lanczos from a start of equal parts gradient and random vector, or from a guess; see `top_eigenpairs`.
 
     In trained networks the gradient lies among the top eigenvectors, which saves a product or two in 24. The random
-    part keeps every eigenvector within reach.
+    part keeps every eigenvector within reach; beside a guess it is a hundredth.
     """
-    start, gradient = random_start(op, seed), op.gradient()
-    length = norm(gradient)
-    if 0 < length < float("inf"):
-        start += gradient / length
-        start /= norm(start)
+    start = random_start(op, seed)
+    if guess is not None:
+        start = guess.to(start) / norm(guess) + GUESS_DOUBT * start
+    else:
+        gradient = op.gradient()
+        length = norm(gradient)
+        if 0 < length < float("inf"):
+            start += gradient / length
     basis = KrylovBasis(op, start)
     while True:
         basis.extend()

@@ -32,6 +32,11 @@ class MicroBatch:
     samples: Tensor  # row number of each sample in the training set: its noise is a function of it
     share: float  # 1/B with the true size B of the global batch (times the loss scale of fp16): shares sum to the mean
     regression: bool
+    smoothing: float = 0.0  # of the labels of classes
+
+    def loss(self, logits_BC: Tensor) -> Tensor:
+        """Return the task loss of each sample."""
+        return task_loss(logits_BC, self.labels, self.regression, self.smoothing)
 
     @property
     def positions_BL(self) -> Tensor:
@@ -108,7 +113,7 @@ class PlainStep(Step):
         forward, backward = self.phases
         with context.clock.phase(forward):
             logits = encoder.logits(encoder.embed(batch.inputs), batch.inputs)
-            loss = task_loss(logits, batch.labels, batch.regression).sum()
+            loss = batch.loss(logits).sum()
             sums = statistics(loss=loss.detach(), correct=correct_answers(logits, batch.labels, batch.regression))
         with context.clock.phase(backward):
             (loss * batch.share).backward()

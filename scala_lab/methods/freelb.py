@@ -26,7 +26,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from scala_lab.divergence import correct_answers, task_loss
+from scala_lab.divergence import correct_answers
 from scala_lab.methods.base import MicroBatch, Step, StepContext, statistics, uniform_noise
 from scala_lab.models.encoder import Encoder, eval_mode
 
@@ -57,7 +57,7 @@ class FreeLBStep(Step):
                         delta_BLD = self._random_start(e_BLD, batch, context)
                     delta_BLD.requires_grad_()
                     logits_BC = encoder.logits(e_BLD + delta_BLD, batch.inputs)
-                    f = task_loss(logits_BC, batch.labels, batch.regression).sum() / self.adv_passes
+                    f = batch.loss(logits_BC).sum() / self.adv_passes
                 with context.clock.phase("backward"):
                     (f * batch.share).backward()
                     loss = loss + f.detach()

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from scala_lab.divergence import correct_answers, output_divergence, task_loss
+from scala_lab.divergence import correct_answers, output_divergence
 from scala_lab.methods.base import MicroBatch, PlainStep, Step, StepContext, statistics
 from scala_lab.models.encoder import Encoder
 
@@ -51,7 +51,7 @@ class RDropStep(Step):
         with context.clock.phase("adversarial forward"):
             context.seed_dropout(1)
             q_BC = encoder.logits(e_BLD, batch.inputs)
-            f_B = torch.stack([task_loss(z_BC, batch.labels, batch.regression) for z_BC in (p_BC, q_BC)]).mean(0)
+            f_B = torch.stack([batch.loss(z_BC) for z_BC in (p_BC, q_BC)]).mean(0)
             r_B = output_divergence(p_BC, q_BC, batch.regression)
             weight = self.alpha if batch.regression else self.alpha / 2
         with context.clock.phase("backward"):

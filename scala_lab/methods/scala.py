@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from scala_lab.divergence import correct_answers, output_divergence, task_loss
+from scala_lab.divergence import correct_answers, output_divergence
 from scala_lab.methods.base import MicroBatch, PlainStep, Step, StepContext, normal_noise, statistics
 from scala_lab.methods.recipes import chosen_pga
 from scala_lab.models.encoder import Encoder, eval_mode
@@ -43,8 +43,9 @@ from scala_lab.models.encoder import Encoder, eval_mode
 CLEAN, INNER, ADVERSARIAL = 0, 1, -1
 """Dropout draws of the passes of a step; the inner pass of ascent step t has draw INNER + t."""
 
-MIN_DERIVATIVE = 1e-20
-"""Below this norm of a sample's df, the result of the clean backward may have underflowed in float32."""
+MIN_DERIVATIVE, MIN_SMOOTHED = 1e-20, 1e-3
+"""Below this norm of a sample's df, the result of the clean backward may have underflowed in float32; with smoothed
+labels, where df crosses 0, its rounding may be a good part of it."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +81,12 @@ class ScalaStep(Step):
             # all passes start from this copy, so that one backward takes their summed gradients to the word table
             e_BLD = looked_up_BLD.detach().requires_grad_()
             gamma_BC = self._logits(encoder, batch, context, CLEAN, e_BLD)
-            f_B, df_BC = loss_with_derivative(gamma_BC, batch.labels, batch.regression)
+            f_B, df_BC = loss_with_derivative(gamma_BC, batch)
 
         fused = None
         if self._is_fused(encoder):
             with phase("inner backward"):
-                fused = FusedAscent(self.target, e_BLD, gamma_BC, df_BC)
+                fused = FusedAscent(self.target, e_BLD, gamma_BC, df_BC, batch.smoothing)
         if not self.label_gradient:  # gamma is a constant in r: free the clean graph before another one is built
             with phase("backward"):
                 (f_B.sum() * batch.share).backward()
@@ -174,7 +175,7 @@ class ScalaStep(Step):
         with context.clock.phase("inner forward"), encoder.full_precision():
             logits_BC = self._logits(encoder, batch, context, INNER + t, noisy_BLD)
             if self.target == "GT":
-                objective = task_loss(logits_BC, batch.labels, batch.regression).sum()
+                objective = batch.loss(logits_BC).sum()
             else:
                 objective = output_divergence(gamma_BC, logits_BC, batch.regression).sum()
         with context.clock.phase("inner backward"):
@@ -230,10 +231,12 @@ class FusedAscent:
     regression need no other; three classes need one more vector-Jacobian product, before that backward frees the graph.
     """
 
-    def __init__(self, target: Literal["LP", "GT"], e_BLD: Tensor, gamma_BC: Tensor, df_BC: Tensor) -> None:
+    def __init__(
+        self, target: Literal["LP", "GT"], e_BLD: Tensor, gamma_BC: Tensor, df_BC: Tensor, smoothing: float = 0.0
+    ) -> None:
         self.target, self.e_BLD, self.df_BC = target, e_BLD, df_BC
         self.norm_B1 = df_BC.norm(dim=-1, keepdim=True)
-        vanishes_B1 = ~(self.norm_B1 > MIN_DERIVATIVE)
+        vanishes_B1 = ~(self.norm_B1 > (MIN_SMOOTHED if smoothing else MIN_DERIVATIVE))
         # the first direction is that of df, or (1, -1, 0, ...) where df vanishes; (1) for regression
         fallback_C = functional.pad(df_BC.new_tensor([1.0, -1.0]), (0, df_BC.shape[-1] - 2))
         unit_BC = df_BC / self.norm_B1.masked_fill(vanishes_B1, 1.0)
@@ -269,15 +272,21 @@ def _apply_fisher(logits_BC: Tensor, dz_BC: Tensor) -> Tensor:
     return p_BC * (difference_BCC * p_BC.unsqueeze(-2)).sum(-1)
 
 
-def loss_with_derivative(logits_BC: Tensor, labels_B: Tensor, regression: bool) -> tuple[Tensor, Tensor]:
+def loss_with_derivative(logits_BC: Tensor, batch: MicroBatch) -> tuple[Tensor, Tensor]:
     """Return each sample's task loss and its derivative by the outputs, accurate also for confident predictions.
 
     Cross-entropy as log(1 + sum over wrong classes of exp(z_j - z_y)): its derivative never takes the difference
     p_y - 1, whose rounding would change the direction for samples that the model has learned.
     """
-    if regression:
+    labels_B = batch.labels
+    if batch.regression:
         error_B = logits_BC.squeeze(-1) - labels_B.to(logits_BC.dtype)
         return error_B.square(), 2 * error_B.detach().unsqueeze(-1)
+    if batch.smoothing:
+        share = batch.smoothing / logits_BC.shape[-1]
+        target_BC = functional.one_hot(labels_B, logits_BC.shape[-1]) * (1 - batch.smoothing) + share
+        df_BC = logits_BC.detach().softmax(-1) - target_BC
+        return batch.loss(logits_BC), df_BC - df_BC.mean(-1, keepdim=True)
     true_BC = functional.one_hot(labels_B, logits_BC.shape[-1]).bool()
     lead_BC = (logits_BC - logits_BC.gather(-1, labels_B.unsqueeze(-1))).masked_fill(true_BC, 0.0)
     wrong_BC = lead_BC.detach().softmax(-1).masked_fill(true_BC, 0.0)

@@ -2,17 +2,17 @@
 
 `Training.run` is the loop. A step cuts the global batch into micro-batches, runs the method's step function on each,
 sums gradients and statistics over all workers in one all-reduce of one flat buffer, clips and updates. Where the method
-takes its gradient at perturbed weights (SAM), it runs twice on each group of samples: see `_perturbed`.
+takes its gradient at perturbed weights (SAM), it runs twice on each group of samples: see `Accumulation`.
 """
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +34,8 @@ from scala_lab.training.precision import AUTOCAST, LossScale
 from scala_lab.training.preparation import Prepared, load_model
 from scala_lab.training.progress import RunBar
 from scala_lab.training.run_dir import RunWriter, load_state, save_state
+
+T = TypeVar("T")
 
 FIT_ROWS = 2048
 """Maximum number of training rows on which the final loss, without dropout and noise, shows how well the model fits."""
@@ -151,52 +153,10 @@ class Training:
             groups = self.plan.groups(step, self.step_function.ascent_samples)
             memory = self.step_function.memory_factor(self.encoder, context)
             dealt, global_batch = self.plan.deal_groups(groups, self.world.rank, memory), np.concatenate(groups)
-        with self.clock.phase("optimizer"):
-            self.gradient.clear()
-        for micro_batches in dealt:
-            run = partial(self._add_gradients, micro_batches, len(global_batch))
-            with self._perturbed(run, context, shared=len(groups) == 1) as perturbed:
-                run(self.step_function, replace(context, perturbed=perturbed))
-            context = replace(context, part=context.part + len(micro_batches) * self.world.size)
-        with self.clock.phase("all-reduce"):
-            self.gradient.all_reduce(self.world)
+        load = partial(self._micro_batch, batch_size=len(global_batch))
+        accumulation = Accumulation(self.step_function, self.encoder, self.gradient, self.world)
+        accumulation.run(dealt, load, context, shared=len(groups) == 1)
         return global_batch
-
-    def _add_gradients(
-        self, micro_batches: list[np.ndarray], batch_size: int, function: Step, context: StepContext
-    ) -> None:
-        """Run a step function on this worker's micro-batches; the i-th is part `context.part + i * workers` of all."""
-        for index, rows in enumerate(micro_batches):
-            with self.clock.phase("data"):
-                batch = self._micro_batch(rows, batch_size)
-            part = context.part + index * self.world.size
-            self.gradient.add_statistics(function(self.encoder, batch, replace(context, part=part)))
-            self.gradient.mark(self.word_table)  # the lookup adds to its gradient outside of autograd
-
-    @contextmanager
-    def _perturbed(
-        self, run: Callable[[Step, StepContext], None], context: StepContext, shared: bool
-    ) -> Iterator[bool]:
-        """Move the weights inside the block, if the step function wants it, by its ascent on a group's samples.
-
-        The group's gradient is summed over workers if they share it, a second all-reduce. Weights come back to the bit.
-        """
-        ascent_pass = self.step_function.ascent_pass
-        if ascent_pass is None:
-            yield False
-            return
-        with self.gradient.set_aside():
-            run(ascent_pass, context)
-            if shared:
-                with self.clock.phase("all-reduce"):
-                    self.world.all_reduce(self.gradient.gradients)
-            with self.clock.phase("inner backward"):
-                weights: list[Tensor] = list(self.gradient.parameters)
-                before = [weight.detach().clone() for weight in weights]
-                moved = self.step_function.perturb(weights)
-        yield moved
-        with self.clock.phase("backward"), torch.no_grad():
-            torch._foreach_copy_(weights, before)
 
     def _micro_batch(self, rows: np.ndarray, batch_size: int) -> MicroBatch:
         inputs = collate(self.data.train, rows, self.admission.padding, self.world.device)
@@ -344,9 +304,14 @@ class GradientBuffer:
         self._slices = [part.view_as(parameter) for part, parameter in pairs]
         self._indices: dict[Tensor, int] = {parameter: index for index, parameter in enumerate(self.parameters)}
         self._marks = [False] * len(sizes)
-        for index, (parameter, gradient) in enumerate(zip(self.parameters, self._slices, strict=True)):
-            parameter.grad = gradient
+        for index, parameter in enumerate(self.parameters):
             parameter.register_hook(partial(_mark_if_any, self._marks, index))
+        self.attach()
+
+    def attach(self) -> None:
+        """Make the slices the parameters' `.grad`, where something else has replaced them."""
+        for parameter, gradient in zip(self.parameters, self._slices, strict=True):
+            parameter.grad = gradient
 
     def mark(self, parameter: Tensor) -> None:
         """Note that a parameter has a gradient in this step, if it was added outside of autograd."""
@@ -397,18 +362,21 @@ class GradientBuffer:
             self.gradients.mul_(max_norm / (norm + 1e-6))
         return norm
 
+    def hide_unreached(self) -> None:
+        """Set `.grad` to None where no backward pass of any worker reached the parameter."""
+        reached = self._sums[len(STATISTICS) :][: len(self.parameters)]
+        for parameter, count in zip(self.parameters, reached, strict=True):
+            if not count:
+                parameter.grad = None
+
     @contextmanager
     def only_reached(self) -> Iterator[None]:
-        """For an optimizer's step: set `.grad` to None where no backward pass of any worker reached the parameter."""
-        reached = self._sums[len(STATISTICS) :][: len(self.parameters)]
-        hidden = [index for index, count in enumerate(reached) if not count]
-        for index in hidden:
-            self.parameters[index].grad = None
+        """For an optimizer's step in the block, hide the gradients that were not reached."""
+        self.hide_unreached()
         try:
             yield
         finally:
-            for index in hidden:
-                self.parameters[index].grad = self._slices[index]
+            self.attach()
 
     def describe_broken(self, norm: float) -> str:
         """Say what is not finite, given the gradient's norm, and on which workers if any found it in its own part."""
@@ -432,3 +400,69 @@ def _mark_if_any(marks: list[bool], index: int, gradient: Tensor | None) -> None
     """Mark a parameter in its autograd hook, unless a custom function gave it no gradient."""
     if gradient is not None:
         marks[index] = True
+
+
+@dataclass(frozen=True)
+class Accumulation:
+    """Sets the parameters' `.grad` to the mean over a global batch, whatever the micro-batches and workers."""
+
+    step_function: Step
+    encoder: Encoder
+    gradient: GradientBuffer
+    world: World
+
+    def run(
+        self, groups: Sequence[Sequence[T]], load: Callable[[T], MicroBatch], context: StepContext, shared: bool
+    ) -> None:
+        """Add up this worker's part of a batch and sum over workers: one all-reduce, one more for a shared ascent.
+
+        `groups` has the samples of this worker, cut into what `load` makes micro-batches of; samples of a group share
+        an ascent. `shared` says that there is one group for all workers; else workers have whole groups. A group's i-th
+        micro-batch is part i * workers + rank of all, from where dropout masks derive.
+        """
+        with context.clock.phase("optimizer"):
+            self.gradient.clear()
+        for parts in groups:
+            run = partial(self._add_gradients, parts, load)
+            with self._perturbed(run, context, shared) as perturbed:
+                run(self.step_function, replace(context, perturbed=perturbed))
+            context = replace(context, part=context.part + len(parts) * self.world.size)
+        with context.clock.phase("all-reduce"):
+            self.gradient.all_reduce(self.world)
+
+    def _add_gradients(
+        self, parts: Sequence[T], load: Callable[[T], MicroBatch], function: Step, context: StepContext
+    ) -> None:
+        """Run a step function on this worker's micro-batches of a group."""
+        word_table: Tensor = self.encoder.model.get_input_embeddings().weight  # type: ignore[assignment, operator]
+        for index, part in enumerate(parts):
+            with context.clock.phase("data"):
+                batch = load(part)
+            context_of_part = replace(context, part=context.part + index * self.world.size)
+            self.gradient.add_statistics(function(self.encoder, batch, context_of_part))
+            self.gradient.mark(word_table)  # the lookup adds to its gradient outside of autograd
+
+    @contextmanager
+    def _perturbed(
+        self, run: Callable[[Step, StepContext], None], context: StepContext, shared: bool
+    ) -> Iterator[bool]:
+        """Move the weights inside the block, if the step function wants it, by its ascent on a group's samples.
+
+        The group's gradient is summed over workers if they share it. Weights come back to the bit.
+        """
+        ascent_pass = self.step_function.ascent_pass
+        if ascent_pass is None:
+            yield False
+            return
+        with self.gradient.set_aside():
+            run(ascent_pass, context)
+            if shared:
+                with context.clock.phase("all-reduce"):
+                    self.world.all_reduce(self.gradient.gradients)
+            with context.clock.phase("inner backward"):
+                weights: list[Tensor] = list(self.gradient.parameters)
+                before = [weight.detach().clone() for weight in weights]
+                moved = self.step_function.perturb(weights)
+        yield moved
+        with context.clock.phase("backward"), torch.no_grad():
+            torch._foreach_copy_(weights, before)

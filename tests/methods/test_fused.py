@@ -11,7 +11,7 @@ import torch
 from scala_lab import train
 from scala_lab.divergence import output_divergence, task_loss
 from scala_lab.errors import UserError
-from scala_lab.methods.base import STATISTICS
+from scala_lab.methods.base import STATISTICS, MicroBatch
 from scala_lab.methods.cost import noisy_passes
 from scala_lab.methods.recipes import STEP_DEFAULTS, chosen_pga
 from scala_lab.methods.scala import FusedAscent, loss_with_derivative
@@ -25,8 +25,8 @@ HEADS = [0, 2, 3]
 def fused_noise(step, encoder, batch):
     e = encoder.embed(batch.inputs).detach().requires_grad_()
     gamma = encoder.logits(e, batch.inputs)
-    f, df = loss_with_derivative(gamma, batch.labels, batch.regression)
-    fused = FusedAscent(step.target, e, gamma, df)
+    f, df = loss_with_derivative(gamma, batch)
+    fused = FusedAscent(step.target, e, gamma, df, batch.smoothing)
     if not step.label_gradient:
         (f.sum() * batch.share).backward()
     return step._ascend(encoder, batch, step_context(), e, gamma, fused)[0].detach()
@@ -137,15 +137,16 @@ def test_a_confident_prediction_keeps_its_direction_in_float32(tiny_bert):
     assert cosines(*noises) > 0.9999
 
 
-def test_loss_and_derivative_are_cross_entropy_and_its_derivative():
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
+def test_loss_and_derivative_are_cross_entropy_and_its_derivative(smoothing):
     logits = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
     labels = torch.tensor([0, 1, 2, 2, 1, 0])
-    loss, df = loss_with_derivative(logits, labels, regression=False)
-    expected = task_loss(logits, labels, regression=False)
+    loss, df = loss_with_derivative(logits, MicroBatch({}, labels, labels, 1.0, False, smoothing))
+    expected = task_loss(logits, labels, False, smoothing)
     assert torch.allclose(loss, expected, rtol=1e-12)
     for value in (loss, expected):
         (derivative,) = torch.autograd.grad(value.sum(), logits, retain_graph=True)
-        assert torch.allclose(derivative, df, rtol=1e-12)
+        assert torch.allclose(derivative, df, rtol=1e-12, atol=1e-15)
 
 
 def options(**changes):

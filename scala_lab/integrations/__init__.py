@@ -1,0 +1,1 @@
+"""Other people's training loops: scala_lab's methods and measurements inside of them."""
