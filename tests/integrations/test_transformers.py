@@ -64,7 +64,7 @@ def test_two_processes_train_the_weights_of_one(model, rows, tmp_path):
 
 
 def test_plain_is_stock_trainer_where_that_is_right_and_differs_where_it_accumulates(model, rows, tmp_path):
-    """Stock Trainer's gradient is N times the mean for classifiers that ignore num_items_in_batch; clipping shows it."""
+    """Stock Trainer's gradient is N times the mean where a model ignores num_items_in_batch; clipping shows it."""
     training = make_training(spec_of("plain", model, rows))
     stock = {}
     for rows_at_once, accumulation in ((16, 1), (2, 8)):
@@ -250,7 +250,7 @@ def test_a_class_with_a_loss_of_its_own_is_refused(training, tmp_path):
 
 def test_noise_that_would_never_start_is_refused(training, tmp_path):
     trainer = make_trainer(training, tmp_path, ScalaConfig(delay=5))
-    with pytest.raises(UserError, match="starts its noise after delay=5 epochs, and the last step begins after 1.67"):
+    with pytest.raises(UserError, match=r"starts its noise after delay=5 epochs, and the last step begins after 1\.67"):
         trainer.train()
 
 
