@@ -189,6 +189,7 @@ COMMANDS = {
     "calibrate": Command("Calibrate", "this machine's speed, and time on more workers"),
     "launch": Command("Launch", "a SLURM script for a run over several nodes", parse_with_command),
     "hosts": Command("OnHosts", "train over several hosts that are all on this machine", parse_with_command),
+    "audit": Command("Audit", "does a Trainer's gradient depend on how the batch is cut"),
     "architectures": Command("Architectures", "which architectures give the stock model's results"),
     "doctor": Command("Doctor", "what this machine has, and what is missing"),
 }

@@ -171,9 +171,14 @@ class ScalaTrainer(Trainer):
     def _without_repeats(self, batch: Any) -> Any:
         """Return the last batch of a window without rows that a distributed sampler repeated to fill it up."""
         state, size = self.accelerator.gradient_state, _rows(batch)
-        if self._world.size == 1 or not state.end_of_dataloader or state.remainder <= 0:
+        if self._world.size == 1 or not state.end_of_dataloader or self.args.dataloader_drop_last:
             return batch
-        return _slice(batch, 0, min(max(state.remainder - self._world.rank * size, 0), size))
+        sampler: Any = self.callback_handler.train_dataloader  # of accelerate, around the one that draws rows
+        for name in ("batch_sampler", "batch_sampler", "sampler"):
+            sampler = getattr(sampler, name, None)
+        at_once = size * self._world.size
+        left = len(sampler) % at_once if has_length(sampler) else max(state.remainder, 0)
+        return _slice(batch, 0, min(max((left or at_once) - self._world.rank * size, 0), size))
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Compute the gradient of the whole window at its last batch; return the window's mean loss there, else 0."""
