@@ -36,9 +36,11 @@ from studies._timings import LARGE, NO_DELAY, SMALL
 from studies.ablation import WITHOUT_GROUPS, WITHOUT_NOISE
 from studies.batch_sizes import PAPER_GAINS
 from studies.dropout_confound import DRAWS, NOISE, OTHER_DRAWS
+from studies.flatness import ARMS, LARGEST, RELATIVES
 from studies.lr_scaling import RULED, TUNED
 from studies.main_results import BASELINE_GAINS, FASTER, MODELS, SECONDS, TASK_NAMES
 from studies.perturbation_kinds import SCALA_GT, SCALA_LP
+from studies.sharpness import MEASUREMENT
 from studies.train_longer import LONGER
 
 TRAINED = {
@@ -247,6 +249,12 @@ def causes(
         *(branch(variant, draws + scala, divergence=1.0) for variant in (SCALA_TUNED, SCALA_OTHER)),
         branch(NOISE, noise, divergence=by_noise),
     ]
+
+
+def flatness(relation: float = -0.95) -> Arms:
+    """C28: all methods, relatives as one trunk; `relation` is the correlation of their sharpness and accuracy."""
+    own = {"kind": MEASUREMENT, LARGEST: 1.0, "loss": 0.1, "relation": relation}
+    return [arm(variant, trunk=RELATIVES.get(variant.method), **own) for variant in ARMS]
 
 
 def falling(*gains: float) -> list[float]:

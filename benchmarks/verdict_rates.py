@@ -9,9 +9,9 @@ trunk and by 0.75 where they do not, ratios of eigenvalues by 0.3 in their logar
 
 A rule gets the units of many studies at once, and each study's estimates are computed from its own units. Estimates are
 means over units, so this is what the rule would return for the study alone, only faster. Where they are not, the rule
-is called for every study: C3, C19, and truths with answers. The latter have 20,000 evaluation rows, drawn anew for each
-study, on which 4% of answers differ between two arms, so that the truth is about all rows there could be; elsewhere it
-is about the rows that are scored.
+is called for every study: C3, C19, C28, and truths with answers. The latter have 20,000 evaluation rows, drawn anew for
+each study, on which 4% of answers differ between two arms, so that the truth is about all rows there could be;
+elsewhere it is about the rows that are scored.
 
 `wrong` adds up the verdicts that the truth forbids. At the end of a claimed range only one can be wrong, "reversed"
 just inside and "supported" just outside: there the larger share counts. What else is not the truth's own verdict is a
@@ -45,6 +45,7 @@ from scala_lab.study.verdicts import EQUAL, LOOKS, NO_EFFECT, SAME_RATIO, SINGLE
 from studies import convergence
 from studies._timings import GAIN
 from studies.dropout_confound import SMALL_SHARE
+from studies.flatness import LARGEST
 from studies.generalizability import ABOUT_SQRT
 from studies.main_results import OVER_ONE
 
@@ -53,11 +54,13 @@ BRANCH, OTHER = 0.3, 0.75
 OWN, TRUNK = BRANCH / math.sqrt(2), math.sqrt((OTHER**2 - BRANCH**2) / 2)
 """What follows for a run after its trunk, and for the trunk."""
 LOGS = {
-    **dict.fromkeys(("eigenvalue", "deviation", "matched"), 0.3 / math.sqrt(2)),
+    **dict.fromkeys(("eigenvalue", "deviation", "matched", LARGEST), 0.3 / math.sqrt(2)),
     **dict.fromkeys(("seconds", "without"), 0.03),
     "divergence": 0.1 / math.sqrt(2),
 }
 """Standard deviations of logarithms, by column."""
+LEVELS, POINTS = 0.5, 1.0
+"""Of C28's methods, which are drawn anew for each study: of the logarithm of sharpness, and of accuracy in points."""
 BEND, REPLICA, HORIZON = 0.1, 0.2, 0.02
 """Of C20's steepness between problems; of the logarithm of a squared gradient between replicas, and in one over T."""
 ROWS, ACTIVE, STEADY, VARYING = 20_000, 4_000, 0.005, 0.015
@@ -290,6 +293,13 @@ SIMULATIONS: dict[str, Simulation] = {
         ),
         unit="replica",
     ),
+    "C28": Simulation(
+        lambda seeds, **truth: made_up.runs(made_up.flatness(**truth), seeds).assign(
+            study=lambda frame: frame["seed"] // max(COUNTS)
+        ),
+        truths({"relation": -0.95}),
+        means=False,
+    ),
 }
 
 
@@ -309,6 +319,10 @@ def vary(frame: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
         if "doublings" in frame:  # the best rate lies anywhere between two of the grid
             place = rng.uniform(-0.5, 0.5, size=frame["seed"].max() + 1)[frame["seed"]]
             score = made_up.LEVEL - frame["curvature"] * (frame["doublings"] + place) ** 2
+        if "relation" in frame:
+            sharp, other, relation = noise("study", "trunk"), noise("study", "trunk"), frame["relation"]
+            columns[LARGEST] *= np.exp(LEVELS * sharp)
+            score = score + POINTS * (relation * sharp + np.sqrt(1 - relation**2) * other)
         columns["score"] = score + OWN * noise() + TRUNK * noise("trunk", "model", "task", "seed")
     if "dev" in frame:
         columns["dev"] = frame["dev"] + OTHER / math.sqrt(2) * noise()

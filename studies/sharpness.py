@@ -45,7 +45,7 @@ METHODS = (SMALL_BATCH, BASELINE, LAMB, SCALA_TUNED, SCALA_OTHER, EFFECTIVE, SAM
 MAX_POWER_PRODUCTS, POWER_TOL = 30, 1e-2
 """Hessian products and tolerance of the check by power iteration, which needs far more than Lanczos."""
 CHECKS = 8  # how often per epoch the loss of a run that is trained again is compared with the loss to be matched
-RUN, MATCHED = "run", "matched"  # kinds of cells beside the measurements at the end
+RUN, MEASUREMENT, MATCHED = "run", "measurement", "matched"  # kinds of cells: runs, their ends, and at equal loss
 MEASURED = ["eigenvalue", "deviation", "loss", "matched", "matched_loss", "matched_epoch"]
 """Numbers of a run that may be missing."""
 
@@ -114,7 +114,7 @@ def train_until(run: RunResult, loaded: Loaded, target: float) -> float:
     """Train a run again, by one worker, until its loss is at most the target; return the epoch, leave the weights."""
     import torch
 
-    from scala_lab.curvature import HessianOperator
+    from scala_lab.curvature.operator import HessianOperator, Shortcuts
     from scala_lab.training.distributed import join_world
     from scala_lab.training.preparation import prepare
     from scala_lab.training.trainer import Training
@@ -129,7 +129,7 @@ def train_until(run: RunResult, loaded: Loaded, target: float) -> float:
             training.update(done - 1)
             if done % max(1, per_epoch // CHECKS) == 0 or done == training.steps:
                 loaded.model.load_state_dict(training.model.state_dict())
-                if HessianOperator(loaded.model, loaded.sets[0]).loss() <= target:
+                if HessianOperator(loaded.model, loaded.sets[0], budget=0, shortcuts=Shortcuts()).loss() <= target:
                     break
     finally:
         torch.set_num_threads(threads)
@@ -147,11 +147,14 @@ def run_cells(profile: Profile, variants: Sequence[MethodVariant], **labels: Any
 
 
 def measured_cells(
-    runs: Sequence[Cell], function: Callable[..., dict[str, Any]], settings: Callable[[int], dict[str, Any]]
+    runs: Sequence[Cell],
+    function: Callable[..., dict[str, Any]],
+    settings: Callable[[int], dict[str, Any]],
+    kind: str = MEASUREMENT,
 ) -> list[Cell]:
     """Return one measurement by `function` per run, with `settings` by the run's seed."""
     return [
-        Cell(Measurement(function, run.specs, settings(run.labels["seed"])), **{**run.labels, "kind": "measurement"})
+        Cell(Measurement(function, run.specs, settings(run.labels["seed"])), **{**run.labels, "kind": kind})
         for run in runs
     ]
 
@@ -193,7 +196,7 @@ def sharpness_rows(frame: DataFrame) -> DataFrame:
     runs, found = frame[frame["kind"] == RUN], frame[frame["status"] == "finished"]
     names = ["eigenvalues", "residuals", "converged", "hvps", "power_eigenvalue", "power_residual", "power_hvps"]
     names = [*MEASURED[:3], *names]
-    ends = found[found["kind"] == "measurement"].set_index(["method", "seed"]).reindex(columns=names)
+    ends = found[found["kind"] == MEASUREMENT].set_index(["method", "seed"]).reindex(columns=names)
     rows = runs.drop(columns=names, errors="ignore").join(ends, on=["method", "seed"])
     equal = found[found["kind"] == MATCHED].set_index("seed")
     keys = list(zip(rows["method"], rows["seed"], strict=True))

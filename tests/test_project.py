@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -16,6 +17,7 @@ except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
 ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
 
 
 @pytest.fixture(scope="module")
@@ -54,3 +56,16 @@ def test_no_project_file_names_a_host_or_an_index():
 
 def test_ci_entry_is_executable():
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_readme_has_the_measured_effects_of_lambs_groups():
+    """Every arm on every task: its difference from AdamW with the interval, and its training loss."""
+    text = (ROOT / "README.md").read_text()
+    tables = [json.loads(file.read_text())["arms"] for file in sorted(RESULTS.glob("lamb_groups_*.json"))]
+    assert len(tables) == 3
+    for arm in (arm for table in tables for arm in table):
+        gain = arm["against_adamw"]
+        shown = f"{arm['mean']:.1f}"
+        if gain is not None:
+            shown = "{value:+.1f} [{low:+.1f}, {high:+.1f}]".format(**gain).replace("-0.0 ", "0.0 ")
+        assert f"| {shown} | {arm['train_loss']:.2f} |" in text, arm["arm"]

@@ -26,6 +26,8 @@ class CurvaturePlan:
     sets: int
     tol: float = 1e-3
     threads: int = 1
+    flatness_samples: int = 256  # rows of the study `flatness`: it measures several times as many models
+    matched_loss: float = 0.15  # loss at which it compares models that fit equally well, as a share of chance's
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,7 @@ FACTOR = "x"  # the unit of factors: their mean, deviation and interval are take
 
 CELL = ("model", "task")  # what is averaged over within a seed; columns that a frame lacks are left out
 
-_MAX_DF = 1e6
+NORMAL_DF = 1e6  # degrees of freedom at which t stands for the normal distribution
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,12 @@ class Estimate:
     se: float = math.nan  # standard error, of the logarithm for factors; nan for none
     df: float = math.nan  # degrees of freedom of the t distribution that gives the interval
     sd: float = math.nan  # standard deviation over units, of the logarithm for factors
-    se_rows: float = 0.0  # part of `se` that a larger n does not reduce: the choice of evaluation rows
+    se_rows: float = 0.0  # part of `se` that a larger n does not reduce: the choice of evaluation rows, or of methods
     rows: int = 0  # evaluation rows behind it; 0 for unknown
     unit: str = ""  # `points`, `x` for factors, or '' for a plain number
     level: float = LEVEL  # of the interval
     counts: str = "seeds"  # the units that n counts: seeds, timed steps, problems or replicas
+    bound: float = math.inf  # largest magnitude there can be, where the interval is cut: 1 for a correlation
     note: str = ""  # what a reader must know about the interval
     numbers: tuple[float, ...] = field(default=(), compare=False, repr=False)  # one per unit, to be drawn as marks
 
@@ -75,7 +76,8 @@ class Estimate:
             return self.natural(sign * math.inf)
         if self.se == 0:
             return self.value
-        return self.natural(self.position(self.value) + sign * _t_quantile(self.df, (1 + self.level) / 2) * self.se)
+        end = self.natural(self.position(self.value) + sign * _t_quantile(self.df, (1 + self.level) / 2) * self.se)
+        return max(-self.bound, min(self.bound, end))
 
     def position(self, value: float) -> float:
         """Return where a value lies on the scale on which the interval is symmetric: its logarithm for a factor."""
@@ -114,9 +116,10 @@ class Estimate:
     def detectable(self) -> float | None:
         """Return the smallest true effect that a two-sided test at this precision finds with a power of 80%.
 
-        A factor is returned as one above 1. None without an interval.
+        A factor is returned as one above 1. None without an interval, or if no effect there can be is large enough.
         """
-        return self.natural(_noncentrality(self.df, self.level) * self.se) if self.decided else None
+        effect = self.natural(_noncentrality(self.df, self.level) * self.se) if self.decided else math.nan
+        return effect if effect <= self.bound else None
 
     def n_needed(self, effect: float, power: float = 0.8) -> int | None:
         """Return the n that a two-sided test needs to find an effect, at the present standard deviations.
@@ -354,10 +357,10 @@ def _combined_df(seed_df: float, by_seed: float, by_row: float) -> float:
     from scipy.special import stdtridf
 
     if by_row <= 0 or by_seed <= 0:
-        return seed_df if by_row <= 0 else _MAX_DF
-    t, z = _t_quantile(seed_df, (1 + LEVEL) / 2), _t_quantile(_MAX_DF, (1 + LEVEL) / 2)
+        return seed_df if by_row <= 0 else NORMAL_DF
+    t, z = _t_quantile(seed_df, (1 + LEVEL) / 2), _t_quantile(NORMAL_DF, (1 + LEVEL) / 2)
     combined = math.sqrt((t**2 * by_seed + z**2 * by_row) / (by_seed + by_row))
-    return min(_MAX_DF, float(stdtridf((1 + LEVEL) / 2, combined))) if combined > 1.0001 * z else _MAX_DF
+    return min(NORMAL_DF, float(stdtridf((1 + LEVEL) / 2, combined))) if combined > 1.0001 * z else NORMAL_DF
 
 
 @lru_cache(maxsize=4096)

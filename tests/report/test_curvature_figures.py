@@ -10,7 +10,13 @@ import pytest
 
 from scala_lab.curvature.spectrum import DensityResult, gaussian_mixture
 from scala_lab.errors import UserError
-from scala_lab.report.figures.curvature import density_plot, layer_bars, sharpness_bars, sharpness_over_loss
+from scala_lab.report.figures.curvature import (
+    accuracy_over_sharpness,
+    density_plot,
+    layer_bars,
+    sharpness_bars,
+    sharpness_over_loss,
+)
 from scala_lab.report.figures.style import save_figure
 
 
@@ -132,3 +138,19 @@ def test_sharpness_over_loss_joins_the_states_of_one_run_and_fills_the_end():
     assert marks["a"].get_markerfacecolor() == marks["a"].get_color()
     assert marks["a, equal loss"].get_markerfacecolor() == "white"
     assert any(list(line.get_xdata()) == [0.1, 0.3] for line in axes.lines)
+
+
+def test_accuracy_over_sharpness_has_a_mark_per_run_and_a_look_per_method():
+    names = [f"method {number}" for number in range(11)]
+    rows = [(name, 80.0 + index, 2.0 + index, 10.0**index) for index, name in enumerate(names) for _ in range(2)]
+    frame = pd.DataFrame(rows, columns=["method", "score", "near", "far"])
+    panels = {"near": "near by", "far": "over decades", "score": "itself"}
+    figure = accuracy_over_sharpness(frame, panels)
+    first, second, third, empty = figure.axes
+    assert [axes.get_title() for axes in (first, second, third)] == list(panels.values())
+    assert (first.get_xscale(), second.get_xscale(), empty.axison) == ("linear", "log", False)
+    assert [list(line.get_xdata()) for line in first.lines] == [[2.0 + index] * 2 for index in range(11)]
+    assert [list(line.get_ydata()) for line in second.lines] == [[80.0 + index] * 2 for index in range(11)]
+    looks = {(line.get_marker(), line.get_markerfacecolor() == "white") for line in first.lines}
+    assert len(looks) == 11, "without colour"
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == names

@@ -30,7 +30,7 @@ def tiny_profile(folder: Path) -> Profile:
         early_delay=3.0,
         late_delay=5.0,
         seeds=(0, 1),
-        curvature=CurvaturePlan(samples=24, sets=2),
+        curvature=CurvaturePlan(samples=24, sets=2, flatness_samples=24, matched_loss=1.2),
         settings={
             "text_columns": ("text",),
             "label_column": "label",

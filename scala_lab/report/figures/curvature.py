@@ -72,6 +72,37 @@ def sharpness_over_loss(frame: DataFrame) -> Figure:
 
 
 @style.styled()
+def accuracy_over_sharpness(frame: DataFrame, panels: Mapping[str, str]) -> Figure:
+    """Draw accuracy over each of several measures of sharpness: a mark per run, a shape, fill and colour per method.
+
+    `frame` has one row per run: method, score, and a column per measure. `panels` has the title of each measure's panel
+    by its column; an axis is logarithmic where the measure spans more than a decade.
+    """
+    style.require_columns(frame, "method", "score", *panels)
+    rows = math.ceil(len(panels) / 2)
+    figure = style.new_figure(6.8, 1.6 + 2.5 * rows)
+    grid = figure.subplots(rows, 2, squeeze=False, sharey=True)
+    for axes, (measure, title) in zip(grid.flat, panels.items(), strict=False):
+        for index, (method, runs) in enumerate(frame.groupby("method", sort=False)):
+            look = style.line_style(index, linestyle="none", markersize=6)
+            if index < len(style.MARKERS):  # full shapes, then empty ones: twelve methods differ without colour
+                look["markerfacecolor"] = look["color"]
+            axes.plot(runs[measure], runs["score"], label=str(method), **look)
+        low, high = frame[measure].min(), frame[measure].max()
+        if low > 0 and high > 10 * low:
+            axes.set_xscale("log")
+            style.set_ticks(axes.xaxis, style.round_numbers(low, high, (1, 3)))
+        axes.set_title(title, fontsize=10)
+        axes.grid(axis="y")
+    for axes in grid.flat[len(panels) :]:
+        axes.set_axis_off()
+    for axes in grid[:, 0]:
+        axes.set_ylabel("accuracy (%)")
+    style.legend_below(figure, 3)
+    return figure
+
+
+@style.styled()
 def layer_bars(frame: DataFrame, unit: str = "nats") -> Figure:
     """Draw bars of alpha_i per layer, grouped by layer for several checkpoints; log scale where they span decades.
 
