@@ -44,7 +44,7 @@ def gpt2(tmp_path_factory):
     """A decoder whose tokenizer pads on the right, which reads the last real token."""
     from transformers import AutoTokenizer, GPT2Config, GPT2ForSequenceClassification
 
-    folder = save_tiny_model(tmp_path_factory.mktemp("audit") / "gpt2")
+    folder = save_tiny_model(tmp_path_factory.mktemp("audit") / "gpt2", "distilbert")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 80}
     config = GPT2Config(vocab_size=len(tokenizer), num_labels=2, pad_token_id=tokenizer.pad_token_id, **sizes)
@@ -63,7 +63,8 @@ def test_stock_trainer_accumulates_n_times_the_mean(bert):
     for text, factor in exact.items():
         assert factors.pop(text) == pytest.approx(factor, rel=1e-9)
     assert findings["12 rows in one padded batch"].factor == pytest.approx(1, rel=1e-9)
-    assert factors.keys() == {"7 rows in batches of 4 and 3", "11 rows on 2 processes"}  # and a row counts twice
+    assert factors.pop("12 rows on 2 processes") == pytest.approx(2, rel=1e-9)  # its loss is times the processes
+    assert factors.keys() == {"7 rows in batches of 4 and 3", "11 rows on 2 processes"}
 
 
 @pytest.mark.parametrize("method", RECIPES)
@@ -72,7 +73,9 @@ def test_our_drop_in_depends_on_nothing(method, bert):
 
 
 def test_nor_does_it_with_processes_or_on_a_decoder(gpt2):
-    assert not [text for text, finding in found(Subject(gpt2, method="scala"), True).items() if finding.depends]
+    findings = found(Subject(gpt2, method="scala"), processes=True)
+    assert len(findings) == 8
+    assert not [text for text, finding in findings.items() if finding.depends]
 
 
 def test_decoder_that_reads_padding_is_found(gpt2, tmp_path):
