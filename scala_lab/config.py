@@ -410,7 +410,7 @@ def steps_before(epoch: float, spec: RunSpec, rows: int) -> int:
 
 
 @functools.cache  # most of the time of resolving a spec, if it is not cached
-def _settings() -> dict[str, tuple[str, Any]]:
+def setting_types() -> dict[str, tuple[str, Any]]:
     """Return by flat name the path of every setting in a spec (`lambda` is recipe.lambda_) and its type."""
     parts = typing.get_type_hints(RunSpec)
     paths = {
@@ -424,12 +424,12 @@ def _settings() -> dict[str, tuple[str, Any]]:
 
 def flat_settings(spec: RunSpec) -> dict[str, Any]:
     """Return all settings of a spec by flat name, in order."""
-    return {name: operator.attrgetter(path)(spec) for name, (path, _) in _settings().items()}
+    return {name: operator.attrgetter(path)(spec) for name, (path, _) in setting_types().items()}
 
 
 def _change(spec: RunSpec, values: Mapping[str, Any], source: str) -> RunSpec:
     """Return a copy of `spec` with settings changed; keys are flat names, or parts with a table of them."""
-    settings, parts = _settings(), {path.rpartition(".")[0] for path, _ in _settings().values()} - {""}
+    settings, parts = setting_types(), {path.rpartition(".")[0] for path, _ in setting_types().values()} - {""}
     changes: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         table, where, valid = {key: value}, "", [*settings, *parts]
@@ -442,17 +442,17 @@ def _change(spec: RunSpec, values: Mapping[str, Any], source: str) -> RunSpec:
                 raise UserError(f"{source}: unknown key {given!r}{where}: {nearest(given, valid)}")
             path, hint = settings[name]
             part, _, attribute = path.rpartition(".")
-            changes.setdefault(part, {})[attribute] = _as_type(setting, hint, f"{source}: {name}")
+            changes.setdefault(part, {})[attribute] = as_type(setting, hint, f"{source}: {name}")
     top = changes.pop("", {})
     return replace(spec, **top, **{part: replace(getattr(spec, part), **change) for part, change in changes.items()})
 
 
-def _as_type(value: Any, hint: Any, where: str) -> Any:
+def as_type(value: Any, hint: Any, where: str) -> Any:
     """Return the value as its field's type, or raise an error that says what was expected."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         (hint,) = (argument for argument in arguments if argument is not type(None))
-        return None if value is None else _as_type(value, hint, where)
+        return None if value is None else as_type(value, hint, where)
     if origin is Literal:
         if value not in arguments:
             raise UserError(f"{where} is {value!r}: {nearest(str(value), arguments)}")
@@ -461,7 +461,7 @@ def _as_type(value: Any, hint: Any, where: str) -> Any:
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, (list, tuple)):
             raise UserError(f"{where} must be a list of strings, not {value!r}")
-        return tuple(_as_type(item, arguments[0], where) for item in items)
+        return tuple(as_type(item, arguments[0], where) for item in items)
     accepted = {Path: (str, Path), str: (str, Path), float: (int, float)}.get(hint, hint)
     if isinstance(value, accepted) and not (isinstance(value, bool) and hint is not bool):
         return hint(value)
