@@ -238,18 +238,12 @@ class RunSpec:
     @classmethod
     def from_toml(cls, path: Path) -> RunSpec:
         """Read a spec from a TOML file with flat keys, or with one table per part."""
-        try:
-            values = read_toml(Path(path))
-        except FileNotFoundError:
-            raise UserError(f"config file {path} does not exist") from None
-        except (OSError, ValueError) as error:
-            raise UserError(f"config file {path} cannot be read as TOML: {error}") from None
-        return _change(cls(), values, source=str(path))
+        return cls.from_dict(read_config(path), source=str(path))
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> RunSpec:
-        """Return the spec that `to_dict` wrote."""
-        return _change(cls(), values, source="spec")
+    def from_dict(cls, values: Mapping[str, Any], source: str = "spec") -> RunSpec:
+        """Return the spec of a table like that of `to_dict`; `source` begins the sentence on a mistake in it."""
+        return _change(cls(), values, source=source)
 
     def to_dict(self) -> dict[str, Any]:
         """Return nested plain values, ready for JSON, which has no number for infinity."""
@@ -279,6 +273,16 @@ class RunSpec:
         """Method, task, batch size, seed and the start of the id."""
         method, task = self.recipe.method, Path(self.data.task).stem
         return f"{method}-{task}-b{self.batches.batch_size}-s{self.seed}-{self.run_id[:8]}"
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read a TOML file of settings."""
+    try:
+        return read_toml(Path(path))
+    except FileNotFoundError:
+        raise UserError(f"config file {path} does not exist") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"config file {path} cannot be read as TOML: {error}") from None
 
 
 @functools.lru_cache(maxsize=1 << 16)  # studies resolve the same specs very often
