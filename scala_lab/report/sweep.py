@@ -220,7 +220,12 @@ def best_points(points: DataFrame, axes: Sequence[str], view: View, measured: Me
     sign = -1 if measured.lower_is_better else 1
     ranked = whole.assign(rank=sign * whole["selection"]).sort_values("rank", ascending=False, kind="stable")
     ranked = ranked.drop_duplicates(groups) if groups else ranked.head(1)
-    return points.loc[sorted(ranked.index)]
+    order = {name: [axis_text(value) for value in axis_values(points[name])] for name in groups}
+    places = {
+        index: [values.index(axis_text(row[name])) for name, values in order.items()]
+        for index, row in ranked.iterrows()
+    }
+    return points.loc[sorted(places, key=lambda index: places[index])]
 
 
 def _best_for(axes: Sequence[str], view: View) -> list[str]:

@@ -231,7 +231,7 @@ def setting_text(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     value = list(value) if isinstance(value, tuple) else value
-    return "none" if value is None else str(value) if isinstance(value, Path) or value == math.inf else value
+    return str(value) if isinstance(value, Path) or value == math.inf else value
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,8 @@ def _heat_maps(
 
     low, high = float(part["value"].min()), float(part["value"].max())
     finite = math.isfinite(low)
-    scale = Normalize(low, high if high > low else low + 1e-9) if finite else None
+    margin = 0.0 if high - low > 1e-6 else 0.5  # equal cells have the colour of the middle
+    scale = Normalize(low - margin, high + margin) if finite else None
     digits = _digits(low, high)
     most_rows = max(len(axis_values(panel[rows])) for _, panel in panels)
     most_columns = max(len(axis_values(panel[columns])) for _, panel in panels)
@@ -85,8 +86,9 @@ def _heat_maps(
     grid = figure.subplots(down, across, squeeze=False).flatten()
     for axes, (key, panel) in zip(grid, panels, strict=False):
         _heat_map(axes, panel, rows, columns, scale, digits)
-        names = [f"{name.replace('_', ' ')} {axis_text(value)}" for name, value in zip(others, key, strict=True)]
-        axes.set_title(", ".join(name.removeprefix("method ") for name in names), fontsize=10)
+        named = [(name, value) for name, value in zip(others, key, strict=True) if not _absent(value)]
+        words = [f"{name.replace('_', ' ')} {axis_text(value)}" for name, value in named]
+        axes.set_title(", ".join(word.removeprefix("method ") for word in words), fontsize=10)
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
     if scale is not None:
@@ -121,7 +123,7 @@ def _heat_map(axes: Axes, panel: DataFrame, rows: str, columns: str, scale: Any,
         if math.isfinite(point["value"]):
             red, green, blue, _ = colour = colormaps[style.COLOURMAP](scale(point["value"]))
             axes.add_patch(_box(x, y, facecolor=colour))
-            ink = "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.5 else "black"
+            ink = "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.46 else "black"
             lines = [f"{point['value']:.{digits}f}"]
             if math.isfinite(point["low"]):
                 lines.append(f"±{(point['high'] - point['low']) / 2:.{digits}f}")
@@ -195,7 +197,10 @@ def axis_figure(frame: DataFrame, axis: str, *, title: str, label: str) -> Figur
         names[point["x"]] += "".join(f"\n{text}" for text in lost)
     axes.xaxis.set_ticks(list(names), list(names.values()))
     axes.xaxis.set_ticks([], minor=True)
-    axes.margins(x=0.08, y=0.15)
+    first, last = points["x"].iloc[0], points["x"].iloc[-1]  # also where there is no mean to draw
+    margin = (last / first) ** 0.08 if is_log else 0.08 * (last - first) if numeric and last > first else 0.5
+    axes.set_xlim(*((first / margin, last * margin) if is_log else (first - margin, last + margin)))
+    axes.margins(y=0.15)
     axes.grid(axis="y")
     axes.set(xlabel=axis.replace("_", " "), ylabel=label, title=title)
     return figure
