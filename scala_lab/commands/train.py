@@ -48,7 +48,7 @@ class Train:
     """Write TensorBoard events, if tensorboard is installed."""
     log_to: tuple[TrackerName, ...] = ()
     """Give settings and metrics to these trackers as well, under their own environment variables (WANDB_MODE=offline,
-    MLFLOW_TRACKING_URI=file:mlruns, ...). Nothing is sent anywhere otherwise."""
+    MLFLOW_TRACKING_URI=sqlite:///mlflow.db, ...). A tracker that fails does not fail the run."""
     keep_states: tuple[float, ...] = ()
     """Epochs at which the state is kept in --out, for runs that start from it with --trunk."""
     trunk: Path | None = None

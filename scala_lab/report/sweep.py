@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,7 @@ BEST_FOR = ("task", "model", "method")
 
 @dataclass(frozen=True)
 class View:
-    """How a sweep is shown; what is None follows from its axes."""
+    """How a sweep is shown; what is not given follows from its axes."""
 
     rows: str | None = None
     """Axis down the heat map; default batch_size, else the axis with most numbers."""
@@ -73,7 +73,7 @@ class View:
             raise UserError(f"--rows and --columns are both {self.rows}: choose two axes")
         if self.metric is None:
             return
-        tasks = {(spec.data.task, spec.data.regression) for point in sweep.points() for spec in point.specs[:1]}
+        tasks = {(spec.data.task, spec.data.regression) for point in sweep.points for spec in point.specs[:1]}
         for task, regression in sorted(tasks):
             metrics = (*metrics_of(task, regression), "loss")
             if self.metric not in metrics:
@@ -153,7 +153,7 @@ def write_sweep(sweep: SweepFolder) -> tuple[DataFrame, Piece]:
     """Write tables, figures and page of the runs that a sweep has so far; return its runs and the table of the best."""
     runs = load_runs(sweep.folder)
     view = View().over(sweep.view)
-    measured = Measured.of([spec for point in sweep.points() for spec in point.specs], view.metric)
+    measured = Measured.of([spec for point in sweep.points for spec in point.specs], view.metric)
     points = point_frame(sweep, runs, measured)
     axes = sweep.axes
     best = best_points(points, axes, view, measured)
@@ -186,7 +186,7 @@ def point_frame(sweep: SweepFolder, runs: DataFrame, measured: Measured) -> Data
     """Return one row per point: its axes, how its runs ended, means and interval over the seeds that finished."""
     by_id = runs.set_index("id")
     rows = []
-    for point in sweep.points():
+    for point in sweep.points:
         own = by_id.loc[[spec.run_id for spec in point.specs if spec.run_id in by_id.index]]
         statuses = own["status"].value_counts()
         finished = own[own["status"] == "finished"]
@@ -263,7 +263,7 @@ def _at_end(point: Mapping[Any, Any], points: DataFrame, groups: Sequence[str], 
         values = [value for value in axis_values(tried[name]) if value is not None]
         numeric = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
         if numeric and len(values) > 2 and point[name] in (values[0], values[-1]):
-            found.append(name)
+            found.append(name.replace("_", " "))
     return ", ".join(found) or None
 
 
@@ -339,20 +339,22 @@ def _page(
     content = {
         "title": sweep.folder.absolute().name,
         "sweep": sweep,
-        "axes": {
-            name: [axis_text(value) for value in axis_values(runs[name].astype(object).where(runs[name].notna(), None))]
-            for name in sweep.axes
-        },
+        "axes": {name: _texts(runs[name]) for name in sweep.axes},
         "seeds": sorted({cell.item.seed for cell in cells if isinstance(cell.item, RunSpec)}),
         "task": Path(spec.data.task).name,
         "model": Path(spec.encoder.model).name,
         "statuses": statuses,
         "count": len(cells),
-        "same_rows": measured.chosen_on == measured.reported_on,
+        "worth": tables[0].notes[0],
         "figures": figures,
-        "tables": {piece.stem: piece for piece in tables},
+        "tables": {piece.stem: replace(piece, notes=piece.notes[1:] if piece is tables[0] else ()) for piece in tables},
         "records": records,
         "environment": environment_rows(records),
         "files": (RUNS_CSV, RUNS_PARQUET, "best.csv", "settings.csv"),
     }
     return templates([], []).get_template("sweep.html.j2").render(content)
+
+
+def _texts(column: pd.Series) -> list[str]:
+    """Write the values of an axis, without that of methods which do not have it."""
+    return [axis_text(value) for value in axis_values(column.dropna())]

@@ -8,14 +8,15 @@ points to those of before, as long as the settings that no axis varies are the s
 
 Example:
     >>> grid = Grid.of(RunSpec(), {"method": ["lamb", "scala"], "delay": [3, 5]}, seeds=2)
-    >>> [point.words for point in grid.points()]
+    >>> [point.words for point in grid.points]
     ['method=lamb', 'method=scala delay=3', 'method=scala delay=5']
-    >>> len(grid.points()[0].specs)
+    >>> len(grid.points[0].specs)
     2
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
@@ -108,6 +109,7 @@ class Grid:
                 found[name] = lacking
         return found
 
+    @functools.cached_property
     def points(self) -> list[Point]:
         """Return all combinations in order, those that are the same without the options left out once."""
         self.left_out()
@@ -276,7 +278,7 @@ class SweepFolder:
     def axes(self) -> list[str]:
         """The settings that differ between its points, in the order in which the grids name them."""
         names = dict.fromkeys(name for grid in self.grids for name in grid.axes)
-        settings = [flat_settings(point.specs[0].resolved()) for point in self.points()]
+        settings = [flat_settings(point.specs[0].resolved()) for point in self.points]
         return [name for name in names if len({setting_text(values[name]) for values in settings}) > 1]
 
     def left_out(self) -> dict[str, list[str]]:
@@ -286,11 +288,12 @@ class SweepFolder:
             found.setdefault(name, {}).update(dict.fromkeys(methods))
         return {name: list(methods) for name, methods in found.items()}
 
+    @functools.cached_property
     def points(self) -> list[Point]:
         """Return the points of all grids, each once with all of its seeds."""
         found: dict[str, dict[str, RunSpec]] = {}
         values: dict[str, Mapping[str, Any]] = {}
-        for point in (point for grid in self.grids for point in grid.points()):
+        for point in (point for grid in self.grids for point in grid.points):
             key = point.specs[0].override(seed=0).run_id
             values.setdefault(key, point.values)
             found.setdefault(key, {}).update((spec.run_id, spec) for spec in point.specs)
@@ -298,7 +301,7 @@ class SweepFolder:
 
     def cells(self) -> list[Cell]:
         """Return the runs of all points."""
-        return [Cell(spec, **point.values, seed=spec.seed) for point in self.points() for spec in point.specs]
+        return [Cell(spec, **point.values, seed=spec.seed) for point in self.points for spec in point.specs]
 
     def add(self, grid: Grid) -> SweepFolder:
         """Return the sweep with one more grid; refuse one whose fixed settings are others."""
@@ -316,9 +319,7 @@ class SweepFolder:
         paths = {name: value for name, value in flat_settings(grid.fixed).items() if name in {*PATHS} - axes}
         paths["data_dir"] = grid.fixed.data.data_dir
         grids = [replace(one, fixed=one.fixed.override(**paths)) for one in self.grids]
-        added = replace(self, grids=(*(one for one in grids if one.to_dict() != grid.to_dict()), grid))
-        added.points()
-        return added
+        return replace(self, grids=(*(one for one in grids if one.to_dict() != grid.to_dict()), grid))
 
     def check_inputs(self) -> None:
         """Load the model and the rows of each run that is still to be trained, and refuse what cannot be trained."""
@@ -326,7 +327,7 @@ class SweepFolder:
         from scala_lab.models.loading import load_tokenizer
 
         store, loaded, rows = self.store, {}, {}
-        for point in self.points():
+        for point in self.points:
             specs = [spec.resolved() for spec in point.specs if store.status(spec) not in ENDED]
             for spec in specs[:1]:
                 if spec.encoder.model not in loaded:

@@ -18,7 +18,7 @@ FIXED = RunSpec.of(device="cpu", epochs=6)
 
 
 def words(axes, fixed=FIXED, **more) -> list[str]:
-    return [point.words for point in Grid.of(fixed, axes, **more).points()]
+    return [point.words for point in Grid.of(fixed, axes, **more).points]
 
 
 def test_points_are_all_combinations_in_the_order_of_the_axes():
@@ -40,10 +40,10 @@ def test_an_option_is_left_out_for_methods_without_it_and_their_points_stand_onc
 
 def test_a_fixed_option_is_left_out_too_where_a_method_of_the_grid_has_it():
     fixed = FIXED.override(method="scala", delay=2.0)
-    lamb, scala = Grid.of(fixed, {"method": ["lamb", "scala"]}).points()
+    lamb, scala = Grid.of(fixed, {"method": ["lamb", "scala"]}).points
     assert (lamb.specs[0].recipe.delay, scala.specs[0].recipe.delay) == (None, 2.0)
     with pytest.raises(UserError, match=r"no method of this grid \(lamb, plain\) has the option 'delay'; methods that"):
-        Grid.of(fixed, {"method": ["lamb", "plain"]}).points()
+        words({"method": ["lamb", "plain"]}, fixed)
 
 
 def test_a_value_that_is_the_default_is_the_run_of_the_default():
@@ -56,32 +56,32 @@ def test_a_value_that_is_the_default_is_the_run_of_the_default():
 def test_seeds_are_a_number_a_list_or_an_axis():
     axes = {"method": ["lamb"]}
     for given, seeds in (({}, [0]), ({"seeds": 3}, [0, 1, 2]), ({"seeds": [7, 5]}, [7, 5])):
-        (point,) = Grid.of(FIXED, axes, **given).points()
+        (point,) = Grid.of(FIXED, axes, **given).points
         assert [spec.seed for spec in point.specs] == seeds
-    (point,) = Grid.of(FIXED, {**axes, "seed": [4, 9]}).points()
+    (point,) = Grid.of(FIXED, {**axes, "seed": [4, 9]}).points
     assert [spec.seed for spec in point.specs] == [4, 9]
-    (point,) = Grid.of(FIXED.override(seed=6), axes).points()
+    (point,) = Grid.of(FIXED.override(seed=6), axes).points
     assert [spec.seed for spec in point.specs] == [6]
 
 
 def test_runs_have_one_thread_whatever_the_machine_unless_told_otherwise(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    assert Grid.of(FIXED, {"lr": [0.1]}).points()[0].specs[0].machine.threads == 1
-    assert Grid.of(FIXED.override(threads=3), {"lr": [0.1]}).points()[0].specs[0].machine.threads == 3
+    assert Grid.of(FIXED, {"lr": [0.1]}).points[0].specs[0].machine.threads == 1
+    assert Grid.of(FIXED.override(threads=3), {"lr": [0.1]}).points[0].specs[0].machine.threads == 3
 
 
 def test_what_makes_no_sense_names_the_combination():
     with pytest.raises(
         UserError, match=r"^method=scala delay=9: method 'scala' starts its noise after --delay 9 epochs"
     ):
-        Grid.of(FIXED, {"method": ["lamb", "scala"], "delay": [3, 9]}).points()
+        words({"method": ["lamb", "scala"], "delay": [3, 9]})
     with pytest.raises(UserError, match=r"^batch_size=0: --batch-size must be at least 1, not 0$"):
-        Grid.of(FIXED, {"batch_size": [8, 0]}).points()
+        words({"batch_size": [8, 0]})
 
 
 def test_files_of_one_name_are_refused_as_their_runs_would_be_the_same():
     with pytest.raises(UserError, match=r"task a/rows.csv and b/rows.csv would be the same run: rename one of them"):
-        Grid.of(FIXED, {"task": ["a/rows.csv", "b/rows.csv"]}).points()
+        words({"task": ["a/rows.csv", "b/rows.csv"]})
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def folder(*grids, fixed=FIXED) -> SweepFolder:
 
 
 def runs(sweep) -> list[tuple[str, int]]:
-    return [(point.words, spec.seed) for point in sweep.points() for spec in point.specs]
+    return [(point.words, spec.seed) for point in sweep.points for spec in point.specs]
 
 
 def test_further_grids_add_points_and_seeds():

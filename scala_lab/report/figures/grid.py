@@ -20,7 +20,7 @@ POINT = ("value", "low", "high", "runs", "diverged", "failed", "chosen")
 MAX_PANELS = 12
 """Panels of one figure."""
 
-PER_ROW = 3
+PER_ROW = 2  # few enough for a narrow page
 NOTHING = "\N{EN DASH}"  # of an axis that is an option which the method does not have
 
 
