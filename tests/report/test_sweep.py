@@ -102,6 +102,9 @@ def test_each_mean_stands_in_its_own_cell(tmp_path):
     frame.loc[3, ["low", "high"]] = math.nan
     for order in (list(range(6)), [5, 3, 1, 0, 2, 4]):
         (figure,) = heat_map_figure(frame.loc[order], "batch_size", "lr", title="t", label="accuracy (%)")
+        lamb_axes = next(axes for axes in figure.axes if axes.get_title() == "lamb")
+        assert [tick.get_text() for tick in lamb_axes.get_yticklabels()] == ["8", "64"]
+        assert [tick.get_text() for tick in lamb_axes.get_xticklabels()] == ["0.01", "0.1"]
         assert panels_of(figure) == {
             "lamb": {
                 ("64", "0.1"): ["10.0", "±0.5"],
