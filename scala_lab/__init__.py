@@ -1,6 +1,7 @@
 """scala_lab: ScaLA, large-batch adaptation of pretrained transformers, and a suite to study it.
 
 - Runs: `scala_lab.RunSpec`, `scala_lab.train`
+- Grids of runs: `scala_lab.run_grid`; runs of any folder as a DataFrame: `scala_lab.load_runs`
 - Optimizers: `scala_lab.optim.Lamb`, `scala_lab.optim.Ngd`
 - Divergence of two predictions: `scala_lab.divergence.symmetric_kl`
 - Curvature: `scala_lab.curvature.HessianOperator`, `scala_lab.curvature.top_eigenpairs`
@@ -24,12 +25,19 @@ from scala_lab.version import VERSION
 
 if TYPE_CHECKING:
     from scala_lab.config import RunSpec
+    from scala_lab.sweep.frame import load_runs
+    from scala_lab.sweep.grid import run_grid
     from scala_lab.training.train import train
 
 __version__ = VERSION
-__all__ = ["RunSpec", "__version__", "train"]
+__all__ = ["RunSpec", "__version__", "load_runs", "run_grid", "train"]
 
-_MODULES = {"RunSpec": "scala_lab.config", "train": "scala_lab.training.train"}
+_MODULES = {
+    "RunSpec": "scala_lab.config",
+    "load_runs": "scala_lab.sweep.frame",
+    "run_grid": "scala_lab.sweep.grid",
+    "train": "scala_lab.training.train",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -182,6 +182,7 @@ COMMANDS = {
     "evaluate": Command("Evaluate", "metrics and predictions of any checkpoint", parse_with_run_data),
     "sharpness": Command("Sharpness", "top Hessian eigenvalues of any checkpoint", parse_with_run_data),
     "landscape": Command("Landscape", "loss around and between checkpoints, drawn", parse_with_run_data),
+    "sweep": Command("Sweep", "any grid over any settings: table, heat map, best settings"),
     "study": Command("RunStudies", "figures and tables of the paper, and beyond it"),
     "reproduce": Command("Reproduce", "all studies, with verdicts on every claim"),
     "report": Command("Report", "draw a report again from its own records"),

@@ -238,18 +238,12 @@ class RunSpec:
     @classmethod
     def from_toml(cls, path: Path) -> RunSpec:
         """Read a spec from a TOML file with flat keys, or with one table per part."""
-        try:
-            values = read_toml(Path(path))
-        except FileNotFoundError:
-            raise UserError(f"config file {path} does not exist") from None
-        except (OSError, ValueError) as error:
-            raise UserError(f"config file {path} cannot be read as TOML: {error}") from None
-        return _change(cls(), values, source=str(path))
+        return cls.from_dict(read_config(path), source=str(path))
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> RunSpec:
-        """Return the spec that `to_dict` wrote."""
-        return _change(cls(), values, source="spec")
+    def from_dict(cls, values: Mapping[str, Any], source: str = "spec") -> RunSpec:
+        """Return the spec of a table like that of `to_dict`; `source` begins the sentence on a mistake in it."""
+        return _change(cls(), values, source=source)
 
     def to_dict(self) -> dict[str, Any]:
         """Return nested plain values, ready for JSON, which has no number for infinity."""
@@ -279,6 +273,16 @@ class RunSpec:
         """Method, task, batch size, seed and the start of the id."""
         method, task = self.recipe.method, Path(self.data.task).stem
         return f"{method}-{task}-b{self.batches.batch_size}-s{self.seed}-{self.run_id[:8]}"
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read a TOML file of settings."""
+    try:
+        return read_toml(Path(path))
+    except FileNotFoundError:
+        raise UserError(f"config file {path} does not exist") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"config file {path} cannot be read as TOML: {error}") from None
 
 
 @functools.lru_cache(maxsize=1 << 16)  # studies resolve the same specs very often
@@ -410,7 +414,7 @@ def steps_before(epoch: float, spec: RunSpec, rows: int) -> int:
 
 
 @functools.cache  # most of the time of resolving a spec, if it is not cached
-def _settings() -> dict[str, tuple[str, Any]]:
+def setting_types() -> dict[str, tuple[str, Any]]:
     """Return by flat name the path of every setting in a spec (`lambda` is recipe.lambda_) and its type."""
     parts = typing.get_type_hints(RunSpec)
     paths = {
@@ -424,12 +428,12 @@ def _settings() -> dict[str, tuple[str, Any]]:
 
 def flat_settings(spec: RunSpec) -> dict[str, Any]:
     """Return all settings of a spec by flat name, in order."""
-    return {name: operator.attrgetter(path)(spec) for name, (path, _) in _settings().items()}
+    return {name: operator.attrgetter(path)(spec) for name, (path, _) in setting_types().items()}
 
 
 def _change(spec: RunSpec, values: Mapping[str, Any], source: str) -> RunSpec:
     """Return a copy of `spec` with settings changed; keys are flat names, or parts with a table of them."""
-    settings, parts = _settings(), {path.rpartition(".")[0] for path, _ in _settings().values()} - {""}
+    settings, parts = setting_types(), {path.rpartition(".")[0] for path, _ in setting_types().values()} - {""}
     changes: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         table, where, valid = {key: value}, "", [*settings, *parts]
@@ -442,17 +446,17 @@ def _change(spec: RunSpec, values: Mapping[str, Any], source: str) -> RunSpec:
                 raise UserError(f"{source}: unknown key {given!r}{where}: {nearest(given, valid)}")
             path, hint = settings[name]
             part, _, attribute = path.rpartition(".")
-            changes.setdefault(part, {})[attribute] = _as_type(setting, hint, f"{source}: {name}")
+            changes.setdefault(part, {})[attribute] = as_type(setting, hint, f"{source}: {name}")
     top = changes.pop("", {})
     return replace(spec, **top, **{part: replace(getattr(spec, part), **change) for part, change in changes.items()})
 
 
-def _as_type(value: Any, hint: Any, where: str) -> Any:
+def as_type(value: Any, hint: Any, where: str) -> Any:
     """Return the value as its field's type, or raise an error that says what was expected."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         (hint,) = (argument for argument in arguments if argument is not type(None))
-        return None if value is None else _as_type(value, hint, where)
+        return None if value is None else as_type(value, hint, where)
     if origin is Literal:
         if value not in arguments:
             raise UserError(f"{where} is {value!r}: {nearest(str(value), arguments)}")
@@ -461,7 +465,7 @@ def _as_type(value: Any, hint: Any, where: str) -> Any:
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, (list, tuple)):
             raise UserError(f"{where} must be a list of strings, not {value!r}")
-        return tuple(_as_type(item, arguments[0], where) for item in items)
+        return tuple(as_type(item, arguments[0], where) for item in items)
     accepted = {Path: (str, Path), str: (str, Path), float: (int, float)}.get(hint, hint)
     if isinstance(value, accepted) and not (isinstance(value, bool) and hint is not bool):
         return hint(value)

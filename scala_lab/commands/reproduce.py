@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from scala_lab.commands.study import SweepOptions, sweep_studies
+from scala_lab.commands.study import StudyOptions, sweep_studies
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Reproduce:
     A run that several studies need is trained once. An interrupted command goes on where it was.
     """
 
-    sweep: SweepOptions = field(default_factory=SweepOptions)
+    sweep: StudyOptions = field(default_factory=StudyOptions)
 
 
 def run(options: Reproduce) -> int:

@@ -6,26 +6,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 from rich.table import Table
 
 from scala_lab.cli import result_console
+from scala_lab.commands.execution import ExecutionOptions, print_plan
 from scala_lab.config import RunSpec
-from scala_lab.errors import UserError, check_at_least
+from scala_lab.errors import UserError
 from scala_lab.report.chapter import Chapter, Manifest
 from scala_lab.study.api import Study, all_studies, find_study, place_in_paper
 from scala_lab.study.profiles import find_profile
 from scala_lab.study.tuning import Choices
 from scala_lab.sweep.cells import Cell, runs_alone
-from scala_lab.sweep.local import LocalPool
-from scala_lab.sweep.slurm import SlurmCluster, SlurmOptions
-from scala_lab.sweep.store import ENDED, Records, RunStore
+from scala_lab.sweep.store import Records, RunStore
 
 
 @dataclass(frozen=True)
-class SweepOptions:
+class StudyOptions:
     """How and where the runs of studies are trained."""
 
     profile: str = "embedded"
@@ -43,12 +42,6 @@ class SweepOptions:
     """Tasks in place of the profile's."""
     model: str | None = None
     """An encoder in place of the profile's: a hub name or a folder."""
-    executor: Literal["local", "slurm"] = "local"
-    """local: processes on this machine; slurm: array jobs on a cluster."""
-    processes: int | None = None
-    """Runs at once; default as many as the cores have room for."""
-    dry_run: bool = False
-    """Print what there is to do and what it costs, and do nothing."""
     from_report: bool = False
     """Do not make again the runs and measurements whose records the report in --out holds, where their store is gone.
     A run is trained again only if something of its model is still to be measured."""
@@ -57,9 +50,7 @@ class SweepOptions:
     timings: bool = True
     """Take measurements of time, last and alone: nothing else should run on this machine. --no-timings leaves them
     for later."""
-    retry_failed: bool = False
-    """Try again what failed before; else it stays failed."""
-    slurm: SlurmOptions = field(default_factory=SlurmOptions)
+    execution: ExecutionOptions = field(default_factory=ExecutionOptions)
 
 
 @dataclass(frozen=True)
@@ -78,7 +69,7 @@ class RunStudies:
     """Names of studies, or files of your own that hold a STUDY."""
     list_: Annotated[bool, tyro.conf.arg(name="list")] = False
     """List all studies and end."""
-    sweep: SweepOptions = field(default_factory=SweepOptions)
+    sweep: StudyOptions = field(default_factory=StudyOptions)
 
 
 def run(options: RunStudies) -> int:
@@ -95,7 +86,7 @@ def run(options: RunStudies) -> int:
     return sweep_studies(studies, options.sweep, ["study", *studies])
 
 
-def sweep_studies(studies: Mapping[str, Study], options: SweepOptions, command: Sequence[str]) -> int:
+def sweep_studies(studies: Mapping[str, Study], options: StudyOptions, command: Sequence[str]) -> int:
     """Train what the studies need and the store lacks, and write the report; exit code 1 if a run or a study failed.
 
     `studies` are given by reference (see `find_study`), `command` without the flags of the sweep.
@@ -105,29 +96,30 @@ def sweep_studies(studies: Mapping[str, Study], options: SweepOptions, command: 
     _check_options(studies, options)
     manifest, out = _manifest(studies, options, command), options.out or Path("reports") / options.profile
     keep_records = options.from_report or options.report_only
-    present = check_report_folder(out, manifest) if keep_records or not options.dry_run else None
+    present = check_report_folder(out, manifest) if keep_records or not options.execution.dry_run else None
     reported = Records() if present is None else Records.read(out)
     profile, store = manifest.load_profile(), RunStore(options.store, reported if keep_records else None)
 
     def declare() -> tuple[dict[str, list[Cell]], Choices]:
         """Ask the studies for their cells, with settings as far as they are tuned, and the trials that tune them."""
-        choices = Choices(store.record, ahead=options.dry_run)
+        choices = Choices(store.record, ahead=options.execution.dry_run)
         named = {study.name: study.cells(profile.with_choices(choices)) for study in studies.values()}
         return {"tuning": [Cell(spec) for spec in choices.trials.values()], **named}, choices
 
     cells, choices = declare()
-    if options.dry_run:
-        _print_plan(cells, store, options.processes)
+    if options.execution.dry_run:
+        print_plan(cells, "study", store, options.execution.processes)
         return 0
     if present is not None:
         others = [reference for reference in present.studies if reference not in studies]
         manifest = replace(manifest, studies=_in_page_order([*studies, *others]))
     while choices.pending and not options.report_only:
-        _train([Cell(spec) for spec in choices.pending.values()], store, options)
+        _train([Cell(spec) for spec in choices.pending.values()], store, options.execution)
         cells, choices = declare()
     wanted = list(chain(*cells.values()))
     if not options.report_only:
-        _train([cell for cell in wanted if options.timings or not runs_alone(cell.item)], store, options)
+        taken = [cell for cell in wanted if options.timings or not runs_alone(cell.item)]
+        _train(taken, store, options.execution)
     records = store.records(wanted)
     failed = [record["status"] for record in (*records.runs.values(), *records.measurements.values())].count("failed")
     records = Records({**reported.runs, **records.runs}, {**reported.measurements, **records.measurements})
@@ -138,7 +130,7 @@ def sweep_studies(studies: Mapping[str, Study], options: SweepOptions, command: 
     return 1 if failed else code
 
 
-def _check_options(studies: Mapping[str, Study], options: SweepOptions) -> None:
+def _check_options(studies: Mapping[str, Study], options: StudyOptions) -> None:
     """Refuse what would fail only after hours of training."""
     from scala_lab.models.loading import locate_model
 
@@ -151,10 +143,9 @@ def _check_options(studies: Mapping[str, Study], options: SweepOptions) -> None:
         raise UserError(f"data folder {options.data_dir} does not exist")
     if options.model is not None:
         locate_model(options.model)
-    check_at_least(1, processes=options.processes)
 
 
-def _manifest(studies: Mapping[str, Study], options: SweepOptions, command: Sequence[str]) -> Manifest:
+def _manifest(studies: Mapping[str, Study], options: StudyOptions, command: Sequence[str]) -> Manifest:
     arguments = ["scala-lab", *command, "--profile", options.profile]
     for flag, value in (("--out", options.out), ("--data-dir", options.data_dir), ("--model", options.model)):
         arguments += [flag, str(value)] if value is not None else []
@@ -185,40 +176,13 @@ def _in_page_order(references: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(references, key=position))
 
 
-def _print_plan(cells: Mapping[str, Sequence[Cell]], store: RunStore, processes: int | None) -> None:
-    """Print runs, epochs, steps, forward passes and time of each study and of all, and how much of it is done.
-
-    Epochs that branches share with their trunks are counted in the first column of epochs alone.
-    """
-    from scala_lab.sweep.cost import describe_seconds, estimate
-
-    table, all_cells = Table("study"), list(chain(*cells.values()))
-    for heading in ("runs", "measurements", "epochs", "of which shared", "steps", "forward passes", "time here"):
-        table.add_column(heading, justify="right")
-    for name, group in (*cells.items(), ("all, shared runs once", all_cells)):
-        work = estimate(group, store, processes)
-        time = "unknown" if work.seconds is None else describe_seconds(work.seconds)
-        numbers = (work.runs, work.measurements, work.epochs, work.shared_epochs, work.steps, work.forward_passes)
-        if group is all_cells:
-            table.add_section()
-        texts = [f"{number:,.0f}" for number in numbers]
-        table.add_row(name, *texts, time, style="bold" if group is all_cells else None)
-    console = result_console()
-    console.print(table)
-    done = sum(len(items) for status, items in store.by_status(all_cells).items() if status in ENDED)
-    console.print(f"{done} of {work.runs + work.measurements} are done in {store.root}.", highlight=False)
-    for note in work.notes:
-        console.print(note[0].upper() + note[1:] + ".", highlight=False)
-
-
-def _train(cells: list[Cell], store: RunStore, options: SweepOptions) -> None:
+def _train(cells: Sequence[Cell], store: RunStore, options: ExecutionOptions) -> None:
     """Run the sweep, unless a model or a task of a run that is still to be trained cannot be loaded."""
     from scala_lab.data.sources import load_task
     from scala_lab.models.loading import load_tokenizer
     from scala_lab.sweep.engine import run_sweep
 
-    on_slurm = options.executor == "slurm"
-    executor = SlurmCluster(options.slurm, options.processes) if on_slurm else LocalPool(options.processes)
+    executor = options.open_executor()
     items = store.by_status(cells)
     specs = [item for item in items.get("missing", []) + items.get("running", []) if isinstance(item, RunSpec)]
     for model in dict.fromkeys(spec.encoder.model for spec in specs):

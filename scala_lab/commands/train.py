@@ -15,6 +15,7 @@ from scala_lab.cli import parse_flags, result_console
 from scala_lab.config import RunSpec
 from scala_lab.errors import UserError
 from scala_lab.machine import launched_workers
+from scala_lab.training.trackers import TrackerName
 
 if TYPE_CHECKING:
     from scala_lab.training.distributed import WorkerLauncher
@@ -45,6 +46,9 @@ class Train:
     """Seconds between states to resume from."""
     tensorboard: bool = True
     """Write TensorBoard events, if tensorboard is installed."""
+    log_to: tuple[TrackerName, ...] = ()
+    """Give settings and metrics to these trackers as well, under their own environment variables (WANDB_MODE=offline,
+    MLFLOW_TRACKING_URI=sqlite:///mlflow.db, ...). A tracker that fails does not fail the run."""
     keep_states: tuple[float, ...] = ()
     """Epochs at which the state is kept in --out, for runs that start from it with --trunk."""
     trunk: Path | None = None
@@ -82,7 +86,8 @@ def run(options: Train, launcher: WorkerLauncher | None = None) -> int:
     locate_model(options.spec.encoder.model)  # before the name, which needs a valid path
     out = options.out or Path("runs") / options.spec.resolved().name
     present = read_run(out)
-    how = {name: getattr(options, name) for name in ("resume", "save_every", "tensorboard", "keep_states", "trunk")}
+    names = ("resume", "save_every", "tensorboard", "log_to", "keep_states", "trunk")
+    how = {name: getattr(options, name) for name in names}
     try:
         result = train(options.spec, out, progress=True, launcher=launcher, **how)
     except WorkerFailure as failure:

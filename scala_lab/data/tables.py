@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from scala_lab.config import DataSpec
-from scala_lab.data.tasks import SPLIT_STREAM, Rows, Task, TaskData
+from scala_lab.data.tasks import SPLIT_STREAM, Rows, Task, TaskData, metrics_of
 from scala_lab.errors import UserError
 
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -75,8 +75,7 @@ def load_own_file(data: DataSpec) -> TaskData:
         raise UserError(f"--eval-file {data.eval_file} does not exist")
     table = _read_table(path, wanted, data.regression)
     labels = () if data.regression else _classes(table, wanted[-1])
-    metrics = ("pearson", "spearman") if data.regression else ("accuracy",)
-    task = Task(path.name, data.text_columns, wanted[-1], labels, metrics)
+    task = Task(path.name, data.text_columns, wanted[-1], labels, metrics_of(data.task, data.regression))
     rows = table.rows(task)
     if data.eval_file is not None:
         return TaskData(task, rows, {"dev": _read_table(data.eval_file, wanted, data.regression).rows(task)})

@@ -112,6 +112,13 @@ def find_task(name: str) -> Task:
     return TASKS[name]
 
 
+def metrics_of(name: str, regression: bool) -> tuple[str, ...]:
+    """Return the metrics of the task of this name, headline first, or of a user's own file."""
+    if name in TASKS:
+        return TASKS[name].metrics
+    return _CORRELATIONS if regression else ("accuracy",)
+
+
 def predictions(task: Task, logits: np.ndarray) -> np.ndarray:
     """Convert logits of shape (rows, outputs) to class indices (int64), or for regression to scores."""
     logits = np.asarray(logits)

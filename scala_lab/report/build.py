@@ -1,27 +1,15 @@
 """A report folder: figures, tables, claims and a self-contained HTML page, drawn from the records beside them."""
 
-import base64
-import fcntl
-import json
 import math
-import os
 import re
 import shlex
-import shutil
-import struct
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
-
-from scala_lab.config import RunSpec, flat_settings
 from scala_lab.errors import UserError
-from scala_lab.files import check_writable, new_folder, write_json, write_text
-from scala_lab.methods.recipes import find_recipe
+from scala_lab.files import check_writable, write_json, write_text
 from scala_lab.report.chapter import (
     MANIFEST_FILE,
     Chapter,
@@ -34,14 +22,13 @@ from scala_lab.report.chapter import (
 )
 from scala_lab.report.figures.forest import SIGNS, forest_figure
 from scala_lab.report.figures.style import figure_files
-from scala_lab.report.tables import NOTHING, heading_groups, markdown_row
+from scala_lab.report.page import PAGE, environment_rows, locked, measurement_line, templates, write_pieces
+from scala_lab.report.tables import NOTHING, markdown_row
 from scala_lab.study.profiles import Profile
 from scala_lab.study.statistics import FACTOR, MAX_N
 from scala_lab.study.verdicts import ClaimRecord, Part, number_text, range_text
 from scala_lab.sweep.store import MEASUREMENTS_FILE, RUNS_FILE, Records
-from scala_lab.version import VERSION
 
-PAGE = "index.html"
 WRITTEN = (RUNS_FILE, MEASUREMENTS_FILE, MANIFEST_FILE, "figures", "tables", "claims.json", "claims.md", PAGE)
 """Everything in a report folder, in the order in which it is written."""
 
@@ -76,7 +63,7 @@ def write_report(folder: Path, manifest: Manifest, records: Records) -> list[Cha
         ids = frozenset[str]().union(*(chapter.ids for chapter in chapters))
         kinds = (records.runs, records.measurements)
         records = Records(*({key: record for key, record in kind.items() if key in ids} for kind in kinds))
-    with _locked(folder):
+    with locked(folder, WRITTEN):
         records.write(folder)
         manifest.write(folder)
         _draw(folder, manifest, profile, chapters, records)
@@ -90,7 +77,7 @@ def rebuild_report(folder: Path) -> list[Chapter]:
         raise UserError(f"{folder} holds no report: {MANIFEST_FILE} is missing")
     records, profile = Records.read(folder), manifest.load_profile()
     chapters = [read_chapter(reference, profile, records) for reference in manifest.studies]
-    with _locked(folder):
+    with locked(folder, WRITTEN):
         _draw(folder, manifest, profile, chapters, records)
     return chapters
 
@@ -115,8 +102,8 @@ def _draw(folder: Path, manifest: Manifest, profile: Profile, chapters: Sequence
     if any(record.parts for record in claims):
         caption = "Every part of every claim: the paper's value, the interval measured here, and what would count."
         figures = [Piece("claims-forest", caption, figure_files(forest_figure(claims), profile.demonstration))]
-    _write_pieces(folder / "figures", [*figures, *(piece for chapter in chapters for piece in chapter.figures)])
-    _write_pieces(folder / "tables", [*tables, *(piece for chapter in chapters for piece in chapter.tables)])
+    write_pieces(folder / "figures", [*figures, *(piece for chapter in chapters for piece in chapter.figures)])
+    write_pieces(folder / "tables", [*tables, *(piece for chapter in chapters for piece in chapter.tables)])
     write_json(folder / "claims.json", [record.to_dict() for record in claims])
     verdicts = [record.verdict for record in claims]
     content = {
@@ -128,33 +115,12 @@ def _draw(folder: Path, manifest: Manifest, profile: Profile, chapters: Sequence
         "worth": worth(profile, records),
         "own": {piece.stem: piece for piece in (*figures, *tables)},  # of no study
         "records": records,
-        "environment": _environment_rows(records),
+        "environment": environment_rows(records),
     }
+    filters: list[Any] = [markdown_row, gate_lines, sensitivity_text]
+    environment = templates([part_cells, measurement_line, study_command], filters)
     for name in ("claims.md", PAGE):
-        write_text(folder / name, _templates().get_template(f"{name}.j2").render(content))
-
-
-def _write_pieces(folder: Path, pieces: Sequence[Piece]) -> None:
-    """Replace a folder of figures or tables, so that none of a study that no longer draws it remains."""
-    with new_folder(folder) as fresh:
-        for piece in pieces:
-            for ending, content in piece.files.items():
-                (fresh / f"{piece.stem}{ending}").write_bytes(content)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Lock a report's folder against other processes, and remove what a killed one left half written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        for name in WRITTEN:
-            for unfinished in folder.glob(f".{name}.*"):
-                shutil.rmtree(unfinished) if unfinished.is_dir() else unfinished.unlink()
-        yield
-    finally:
-        os.close(handle)
+        write_text(folder / name, environment.get_template(f"{name}.j2").render(content))
 
 
 def worth(profile: Profile, records: Records) -> str:
@@ -223,46 +189,6 @@ def sensitivity_text(record: ClaimRecord) -> str:
     return f"Sensitivity (each seed or task left out, margins halved and doubled): {'; '.join([same, *others])}."
 
 
-TEMPLATES = Path(__file__).parent / "templates"
-FIGURE_SCALE = 0.66
-"""Size of a figure on the page over its pixels: letters are about as large as those of the tables, and sharp."""
-STATUSES = ("finished", "diverged", "failed", "running", "missing")
-
-
-def _templates() -> Environment:
-    """Load the templates of the page and of claims.md, with the functions that they call."""
-    lines: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
-    loader, escaped = FileSystemLoader(TEMPLATES), lambda name: name == f"{PAGE}.j2"
-    environment = Environment(loader=loader, autoescape=escaped, undefined=StrictUndefined, **lines)
-    environment.globals["inlined"] = lambda name: Markup((TEMPLATES / name).read_text(encoding="utf-8"))
-    environment.globals |= {"symbols": SIGNS, "version": VERSION}
-    called: list[Any] = [part_cells, run_line, measurement_line, study_command]
-    environment.globals |= {function.__name__: function for function in called}
-    filters: list[Any] = [markdown_row, picture, sort_key, tally, gate_lines, sensitivity_text, heading_groups]
-    environment.filters |= {function.__name__: function for function in filters}
-    return environment
-
-
-def picture(piece: Piece) -> Markup:
-    """Write source and size of an image: a browser that knows the size before it decodes keeps links in place."""
-    content = piece.files[".png"]
-    size = struct.unpack(">II", content[16:24])  # the first entries of a PNG's header
-    text, (width, height) = base64.b64encode(content).decode("ascii"), (round(side * FIGURE_SCALE) for side in size)
-    return Markup('src="data:image/png;base64,{}" width="{}" height="{}"').format(text, width, height)
-
-
-def sort_key(value: Any) -> str:
-    """Return what a cell is sorted by: a number in full, '' where there is none (always last), else its text."""
-    if value is None or value != value:
-        return ""
-    return repr(float(value)) if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
-
-
-def tally(statuses: Mapping[str, int]) -> str:
-    """Write counts: `30 finished, 2 diverged`."""
-    return ", ".join(f"{statuses[name]} {name}" for name in (*STATUSES, *SIGNS) if statuses.get(name))
-
-
 def study_command(manifest: Manifest, reference: str) -> str:
     """Return the command that runs one study of the report."""
     words = ["scala-lab", "study", reference, "--profile", manifest.profile]
@@ -271,73 +197,3 @@ def study_command(manifest: Manifest, reference: str) -> str:
     for flag, values in (("--seeds", manifest.seeds), ("--tasks", manifest.tasks)):
         words += [flag, *map(str, values)] if values else []
     return shlex.join(words)
-
-
-def train_command(spec: Mapping[str, Any]) -> str:
-    """Return the command that trains a run, given the spec of its record, with the flags that differ from the defaults.
-
-    Threads and device are always given: their defaults depend on the machine.
-    """
-    run = RunSpec.from_dict(dict(spec))
-    task, method = run.data.task, run.recipe.method
-    plain = RunSpec.of(method=method, task=task, optimizer=run.optim.optimizer, device=run.machine.device)
-    defaults = flat_settings(plain.resolved())
-    defaults |= {"optimizer": find_recipe(method).optimizer, "threads": None, "device": None}
-    words = ["scala-lab", "train", "--task", task, "--method", method]
-    for name, value in flat_settings(run).items():
-        if name not in ("task", "method") and value != defaults[name]:
-            words += _flag(name, value, optional=hasattr(run.recipe, name))
-    return shlex.join(words)
-
-
-def _flag(name: str, value: Any, *, optional: bool) -> list[str]:
-    flag = name.replace("_", "-")
-    if isinstance(value, bool) and not optional:
-        return [f"--{flag}" if value else f"--no-{flag}"]
-    short = isinstance(value, float) and float(f"{value:g}") == value
-    return [f"--{flag}", *(value if isinstance(value, tuple) else [f"{value:g}" if short else str(value)])]
-
-
-def run_line(record: Mapping[str, Any], _: Records) -> tuple[str, dict[str, Any]]:
-    """Return the command that trains a run, and the cells of its line in the list of runs."""
-    spec, timing = record["spec"], record.get("timing") or {}
-    first = next((value for metrics in (record.get("metrics") or {}).values() for value in metrics.values()), None)
-    return train_command(spec), {
-        "task": _cell(Path(spec["data"]["task"]).name),
-        "method": _cell(spec["recipe"]["method"]),
-        "model": _cell(Path(spec["encoder"]["model"]).name),
-        "B": _cell(spec["batches"]["batch_size"], ",d"),
-        "rate": _cell(record.get("learning_rate"), ".3g"),
-        "seed": _cell(spec["seed"], "d"),
-        "score": _cell(None if first is None else 100 * first, ".2f"),
-        "steps": _cell(record.get("steps_done"), ",d"),
-        "seconds": _cell(timing.get("train_seconds"), ",.1f"),
-    }
-
-
-def measurement_line(record: Mapping[str, Any], records: Records) -> tuple[str, dict[str, Any]]:
-    """Return the function, settings and runs of a measurement, and the cells of its line."""
-    runs = [records.runs[run]["name"] if run in records.runs else run for run in record.get("of", ())]
-    detail = f"{record['function']} {json.dumps(record['settings'], sort_keys=True)}"
-    return detail + f" of {', '.join(runs)}" * bool(runs), {
-        "function": _cell(record["function"].rpartition(":")[2]),
-        "runs": _cell(len(runs), "d"),
-        "seconds": _cell(record.get("seconds"), ",.1f"),
-    }
-
-
-def _environment_rows(records: Records) -> list[tuple[str, str]]:
-    """List versions and machines that the runs were made with; where they differ, every value once."""
-    values_by_name: dict[str, dict[str, None]] = {}
-    for _, record in sorted(records.runs.items()):
-        environment = record.get("environment") or {}
-        packages = environment.get("packages") or {}
-        for name, value in {**environment, **packages}.items():
-            if name not in ("packages", "command", "host") and value is not None:
-                values_by_name.setdefault(name, {})[str(value)] = None
-    return [(name, ", ".join(values)) for name, values in values_by_name.items()]
-
-
-def _cell(value: Any, number_format: str = "") -> tuple[str, Any]:
-    """Return the text shown, and the value by which the column is sorted."""
-    return (NOTHING, "") if value is None else (f"{value:{number_format}}", value)

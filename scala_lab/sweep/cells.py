@@ -107,6 +107,7 @@ class Job:
     retry_failed: bool = False
     keep_states: tuple[float, ...] = ()
     trunk: Path | None = None
+    log_to: tuple[str, ...] = ()
 
     @functools.cached_property
     def key(self) -> str:

@@ -79,12 +79,14 @@ def run_sweep(
     progress: bool = False,
     retry_failed: bool = False,
     save_every: float = 60.0,
+    log_to: Sequence[str] = (),
 ) -> Records:
     """Train and measure what is missing, and return the records of all cells and of the runs they need.
 
     Equal cells are computed once. A run that diverged or failed, or a measurement that failed, is recorded as such and
     does not stop the sweep; what failed in an earlier sweep stays so unless `retry_failed`. With `progress`, stderr
-    shows what is done, running and left. A run saves its state every `save_every` seconds.
+    shows what is done, running and left. A run saves its state every `save_every` seconds, and gives its metrics to the
+    trackers `log_to` as well.
 
     Runs that differ only in the method's options wait for the one with the most plain steps, their trunk, and start
     from the states that it keeps until they have ended.
@@ -92,7 +94,8 @@ def run_sweep(
     cells, root = list(cells), store.root.absolute()
     check_writable(store.root, "a store of runs is a folder")
     # resolved here, so that an item is the same on a machine with another number of cores
-    jobs = {key: Job(item.resolved(), root, save_every, retry_failed) for key, item in unique_items(cells).items()}
+    options: dict[str, Any] = {"save_every": save_every, "retry_failed": retry_failed, "log_to": tuple(log_to)}
+    jobs = {key: Job(item.resolved(), root, **options) for key, item in unique_items(cells).items()}
     _Sweep(jobs, store, executor, Console(stderr=True, quiet=not progress)).run()
     return store.records(cells)
 
@@ -312,7 +315,7 @@ def _train(store: RunStore, job: Job, spec: RunSpec, train: Callable[..., object
     from scala_lab.training import train as training
     from scala_lab.training.run_dir import FolderInUse, kept_state
 
-    options: dict[str, Any] = {"save_every": job.save_every, "keep_states": job.keep_states}
+    options: dict[str, Any] = {"save_every": job.save_every, "keep_states": job.keep_states, "log_to": job.log_to}
     try:
         if job.trunk is not None and kept_state(job.trunk, spec) is not None:
             options["trunk"] = job.trunk

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import copy
 import fcntl
-import importlib.util
 import io
 import json
 import math
 import os
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain, takewhile
@@ -33,6 +32,7 @@ from torch.optim import Optimizer
 from scala_lab.config import RunSpec, flat_settings, plain_epochs, steps_before
 from scala_lab.errors import UserError
 from scala_lab.files import check_writable, nan_to_null, new_folder, write_bytes, write_json
+from scala_lab.training.trackers import Trackers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -208,40 +208,31 @@ class RunWriter:
         self.record.update(values)
         write_json(self.folder / "run.json", self.record)
 
-    def start_log(self, steps_done: int, tensorboard: bool) -> None:
+    def start_log(self, steps_done: int, log_to: Sequence[str] = ()) -> None:
         """Open metrics.jsonl after cutting off lines that are damaged or whose steps will be done again."""
         file = self.folder / "metrics.jsonl"
         self._log = file.open("r+b" if file.is_file() else "w+b")
-        lines = takewhile(lambda line: _step(line) <= steps_done, self._log.read().splitlines(keepends=True))
-        self._log.truncate(sum(map(len, lines)))
+        kept = list(takewhile(lambda line: _step(line) <= steps_done, self._log.read().splitlines(keepends=True)))
+        self._log.truncate(sum(map(len, kept)))
         self._log.seek(0, os.SEEK_END)
-        self._events = None
-        if tensorboard and importlib.util.find_spec("tensorboard") is not None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            # purge_step hides earlier events of steps that will be done again
-            self._events = SummaryWriter(str(self.folder / "tensorboard"), purge_step=steps_done + 1)
+        self._trackers = Trackers(log_to, self.folder, self.record, steps_done, kept)
 
     def log(self, line: dict[str, Any]) -> None:
-        """Append one line to metrics.jsonl, and its numbers to the TensorBoard events."""
+        """Append one line to metrics.jsonl, and give its numbers to the trackers."""
         self._log.write(json.dumps(nan_to_null(line), allow_nan=False).encode() + b"\n")
         self._log.flush()
-        if self._events is None:
-            return
-        numbers = {name: value for name, value in line.items() if name not in ("step", "eval") and value is not None}
-        for group, values in {"train": numbers, **line.get("eval", {})}.items():
-            for name, value in values.items():
-                self._events.add_scalar(f"{group}/{name}", value, line["step"])
+        self._trackers.log(line)
 
     def sync_log(self) -> None:
         """Flush the lines to disk, before a state says that their steps are done."""
         os.fsync(self._log.fileno())
 
     def close(self) -> None:
-        """Close metrics.jsonl and the TensorBoard events."""
+        """Close metrics.jsonl, and the trackers with what the record says of the end."""
         self._log.close()
-        if self._events is not None:
-            self._events.close()
+        self._trackers.end(self.record)
+        if self._trackers.failed:
+            self.update(trackers_failed=self._trackers.failed)
 
 
 def _step(line: bytes) -> float:

@@ -22,6 +22,7 @@ from scala_lab.training.precision import matrix_products
 from scala_lab.training.preparation import Prepared, load_model, prepare
 from scala_lab.training.progress import RunBar
 from scala_lab.training.run_dir import RunResult
+from scala_lab.training.trackers import check_trackers, is_installed
 from scala_lab.training.trainer import Training
 
 
@@ -33,6 +34,7 @@ def train(
     progress: bool = False,
     save_every: float = 60.0,
     tensorboard: bool = False,
+    log_to: Sequence[str] = (),
     keep_states: Sequence[float] = (),
     trunk: Path | str | None = None,
     launcher: distributed.WorkerLauncher | None = None,
@@ -50,6 +52,7 @@ def train(
         progress: Show a progress bar and a line per epoch on stderr.
         save_every: Seconds between saved states.
         tensorboard: Write TensorBoard events, if tensorboard is installed.
+        log_to: Trackers that get the metrics too (tensorboard, wandb, mlflow); their packages must be installed.
         keep_states: Epochs at which the state is kept in the run's folder, for runs that branch off there.
         trunk: Folder of a run with the same prefix, which differs only in the method's options: start from its newest
             kept state before the first step that is not plain. The result is that of the run from scratch, bit for bit.
@@ -66,7 +69,10 @@ def train(
         if not 0 < epoch <= plain_epochs(spec):
             where = f"after the start and up to epoch {plain_epochs(spec):g}, where the plain steps of this run end"
             raise UserError(f"--keep-states must be {where}, not {epoch:g}")
-    options = RunOptions(resume, progress, save_every, tensorboard, tuple(keep_states), Path(trunk) if trunk else None)
+    check_trackers(log_to)
+    events = ["tensorboard"] if tensorboard and is_installed("tensorboard") else []
+    trackers = tuple(dict.fromkeys([*log_to, *events]))
+    options = RunOptions(resume, progress, save_every, trackers, tuple(keep_states), Path(trunk) if trunk else None)
     if spec.machine.workers > 1 and not machine.started_by_launcher():
         return _train_in_workers(spec, folder, options, launcher)
     return train_worker(spec, folder, options)
@@ -79,7 +85,7 @@ class RunOptions:
     resume: bool = False
     progress: bool = False
     save_every: float = 60.0
-    tensorboard: bool = False
+    log_to: Sequence[str] = ()
     keep_states: Sequence[float] = ()
     trunk: Path | None = None
 
@@ -160,21 +166,22 @@ def _run(training: Training, folder: Path, options: RunOptions) -> RunResult:
         )
         if trunk is not None:
             shutil.copyfile(trunk / "metrics.jsonl", folder / "metrics.jsonl")  # which `start_log` cuts at the state
-        writer.start_log(training.progress.steps_done, options.tensorboard)
+        writer.start_log(training.progress.steps_done, options.log_to)
     shown = options.progress and world.leads
     if shown:
         machine.warn_of_crowded_cores(spec.machine.device, spec.machine.workers, spec.machine.threads or 1)
     bar = RunBar(f"{spec.recipe.method} {spec.data.task}", training.steps, training.progress.steps_done, shown)
-    with bar, nullcontext() if writer is None else closing(writer):
-        keep = {steps_before(epoch, spec, len(prepared.train)) for epoch in options.keep_states}
-        finite = training.run(writer, bar, options.save_every, keep)
-    status = "finished" if finite else "diverged"
-    if writer is None:
-        return RunResult(folder, {"status": status, "metrics": {}})
-    if finite:
-        run_dir.save_checkpoint(folder / "checkpoint", training.model, prepared.tokenizer)
-        run_dir.save_predictions(folder / run_dir.PREDICTIONS, training.predictions)
-    writer.update(status=status, **_final_record(training))
+    with nullcontext() if writer is None else closing(writer):
+        with bar:
+            keep = {steps_before(epoch, spec, len(prepared.train)) for epoch in options.keep_states}
+            finite = training.run(writer, bar, options.save_every, keep)
+        status = "finished" if finite else "diverged"
+        if writer is None:
+            return RunResult(folder, {"status": status, "metrics": {}})
+        if finite:
+            run_dir.save_checkpoint(folder / "checkpoint", training.model, prepared.tokenizer)
+            run_dir.save_predictions(folder / run_dir.PREDICTIONS, training.predictions)
+        writer.update(status=status, **_final_record(training))
     shutil.rmtree(folder / "state", ignore_errors=True)
     return RunResult(folder, writer.record)
 

@@ -10,8 +10,9 @@ import pytest
 from scala_lab.commands.train import parse
 from scala_lab.config import RunSpec
 from scala_lab.methods.recipes import RECIPES
-from scala_lab.report.build import study_command, train_command
+from scala_lab.report.build import study_command
 from scala_lab.report.chapter import Manifest
+from scala_lab.report.page import train_command
 
 SPECS = [
     *(RunSpec.of(method=method, batch_size=256, lr=1 / 3, threads=1) for method in RECIPES),

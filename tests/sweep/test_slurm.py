@@ -6,14 +6,19 @@ import subprocess
 import sys
 import threading
 
+import pandas as pd
 import pytest
 from safetensors.torch import load_file
 
+from scala_lab import load_runs
+from scala_lab.cli import main
 from scala_lab.errors import UserError
 from scala_lab.sweep.cells import Cell, Measurement
 from scala_lab.sweep.engine import run_sweep
+from scala_lab.sweep.frame import TIMINGS
 from scala_lab.sweep.slurm import SlurmCluster, SlurmOptions
 from scala_lab.sweep.store import RunStore
+from tests.command_line import flags, own_rows
 from tests.processes import PATIENCE
 from tests.sweep import measures
 from tests.sweep.measures import tiny_spec
@@ -82,6 +87,25 @@ def test_cluster_leaves_what_this_machine_leaves(slurm, inputs, tmp_path, monkey
     for spec in (alone, pair):
         left, right = (load_file(store.run(spec).checkpoint / "model.safetensors") for store in (here, there))
         assert all(tensor.equal(right[name]) for name, tensor in left.items())
+
+
+def test_a_grid_on_the_cluster_ends_as_on_this_machine(slurm, inputs, tmp_path, monkeypatch, capfd):
+    """`scala-lab sweep --executor slurm`: the same table of runs, the same figure, nothing twice."""
+    monkeypatch.setenv("SLURM_CONF", str(slurm.config))
+    model, rows = inputs
+    settings = own_rows(rows, model=model, batch_size=16, micro_batch=8, epochs=2, device="cpu", seeds=2)
+    grid = ["sweep", "--grid", "method=plain,scala-effective", "lr=0.01,1e30", "delay=1", *flags(**settings)]
+    there, here = tmp_path / "there", tmp_path / "here"
+    cluster = ["--executor", "slurm", "--partition", "tests", "--minutes", "5"]
+    assert main([*grid, *cluster, "--out", str(there)]) == 0
+    assert main([*grid, "--processes", "1", "--out", str(here)]) == 0
+    left, right = (load_runs(out).drop(columns=list(TIMINGS)) for out in (there, here))
+    pd.testing.assert_frame_equal(left, right)
+    assert left["status"].value_counts().to_dict() == {"finished": 4, "diverged": 4}
+    assert (there / "figures/heat-map.svg").read_bytes() == (here / "figures/heat-map.svg").read_bytes()
+    submitted = slurm.ask("squeue", "--states=all", "--array", "--noheader", "--format=%i")
+    assert main([*grid, *cluster, "--out", str(there)]) == 0
+    assert set(slurm.ask("squeue", "--states=all", "--array", "--noheader", "--format=%i")) <= set(submitted)
 
 
 def test_job_that_vanishes_fails_its_cell_only(slurm, inputs, tmp_path, monkeypatch):

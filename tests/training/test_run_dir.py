@@ -179,13 +179,13 @@ def log_of(folder: Path) -> list[int]:
 
 def test_log_goes_on_after_the_last_saved_step(tmp_path):
     writer = RunWriter(tmp_path, record())
-    writer.start_log(0, tensorboard=False)
+    writer.start_log(0)
     for step in range(1, 6):
         writer.log({"step": step, "loss": float("nan")})
     writer.close()
     assert log_of(tmp_path) == [1, 2, 3, 4, 5]
     assert strict_json((tmp_path / "metrics.jsonl").read_text().splitlines()[0])["loss"] is None
-    writer.start_log(3, tensorboard=False)
+    writer.start_log(3)
     writer.log({"step": 4})
     writer.close()
     assert log_of(tmp_path) == [1, 2, 3, 4]
@@ -195,7 +195,7 @@ def test_log_goes_on_after_the_last_saved_step(tmp_path):
 def test_damaged_lines_are_cut_off(tmp_path, damage):
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n{"step": 2}\n{"step": 3}\n' + damage)
     writer = RunWriter(tmp_path, record())
-    writer.start_log(3, tensorboard=False)
+    writer.start_log(3)
     writer.log({"step": 4})
     writer.close()
     assert log_of(tmp_path) == [1, 2, 3, 4]
