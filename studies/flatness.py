@@ -136,11 +136,10 @@ def cells(profile: Profile) -> list[Cell]:
     names = [variant.method for variant in MATCHED_ARMS]
     again = [run for run in runs if run.labels["method"] in names]
     at_loss = {**settings, "matched_loss": plan.matched_loss}
-    return [
-        *runs,
-        *measured_cells(runs, measure, lambda seed: settings),
-        *measured_cells(again, measure, lambda seed: at_loss, MATCHED),
-    ]
+    ends = [*runs, *measured_cells(runs, measure, lambda seed: settings)]
+    return (
+        ends if plan.matched_loss is None else [*ends, *measured_cells(again, measure, lambda seed: at_loss, MATCHED)]
+    )
 
 
 def flatness_rows(frame: DataFrame) -> DataFrame:
@@ -173,8 +172,7 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     families = "; ".join(" = ".join(variant.method for variant in family) for family in FAMILIES)
     about = [
         f"Spearman's rank correlation with held-out accuracy on {task}; negative if flatter is better. Given loss: "
-        "partial correlation, the rank of the training loss over the measured rows regressed out. At matched loss: of "
-        f"{', '.join(variant.method for variant in MATCHED_ARMS)}.",
+        "partial correlation, the rank of the training loss over the measured rows regressed out.",
         f"{ends['method'].nunique()} methods with {ends['seed'].nunique()} seeds. Methods that are all but the same "
         f"count as one, the mean of their runs with each seed: {families}.",
         f"{100 * level:g}% intervals by permuting methods and seeds, which is what was sampled: many runs of few "
@@ -190,13 +188,17 @@ def analyse(profile: Profile, frame: DataFrame) -> Findings:
     above = rows[(rows["kind"] == MATCHED) & rows["loss"].notna() & rows["epoch"].isna()]
     names = ", ".join(f"{method} (seed {seed})" for method, seed in zip(above["method"], above["seed"], strict=True))
     lost = [f"Ended above the loss to be matched, and are left out: {names}."] if names else []
-    share = f"{plan.matched_loss:g} of chance's"
     tables = [
         Tabulation("", correlation_table(rows, level), "Rank correlation of sharpness with accuracy.", about),
         Tabulation("measures", measure_table(ends), "Sharpness where training ends.", [*means, *status_note(frame)]),
-        Tabulation("matched", measure_table(matched), f"Sharpness where the loss first falls to {share}.", lost),
         Tabulation("layers", layer_table(ends), "Top eigenvalue of each layer's block of the Hessian, at the end."),
     ]
+    share = ""
+    if plan.matched_loss is not None:
+        share = f"{plan.matched_loss:g} of chance's"
+        about.append(f"At matched loss: of {', '.join(variant.method for variant in MATCHED_ARMS)}.")
+        caption = f"Sharpness where the loss first falls to {share}."
+        tables.insert(2, Tabulation("matched", measure_table(matched), caption, lost))
     figures = [
         Drawing(
             name, _marks(points), f"Held-out accuracy on {task} over measures of sharpness {where}: a mark per run."

@@ -27,7 +27,7 @@ class CurvaturePlan:
     tol: float = 1e-3
     threads: int = 1
     flatness_samples: int = 256  # rows of the study `flatness`: it measures several times as many models
-    matched_loss: float = 0.15  # loss at which it compares models that fit equally well, as a share of chance's
+    matched_loss: float | None = None  # share of chance's loss at which it compares them too; None: at the end alone
 
 
 @dataclass(frozen=True, kw_only=True)

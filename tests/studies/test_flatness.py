@@ -55,13 +55,15 @@ def test_every_run_is_one_that_another_study_trains(whole):
     others = [study for name, study in all_studies().items() if name != "flatness"]
     assert runs <= {spec.run_id for study in others for cell in study.cells(profile) for spec in cell.specs}
     measured = [cell for cell in cells if cell.labels["kind"] != RUN]
-    assert len(measured) == (len(ARMS) + len(MATCHED_ARMS)) * len(whole.seeds)
-    assert all(len(cell.specs) == 1 for cell in measured), "what is measured of a run depends on no other one"
     plan = whole.curvature
+    arms = len(ARMS) + (len(MATCHED_ARMS) if plan.matched_loss is not None else 0)
+    assert len(measured) == arms * len(whole.seeds)
+    assert all(len(cell.specs) == 1 for cell in measured), "what is measured of a run depends on no other one"
     sizes = {(cell.item.settings["samples"], cell.item.settings["threads"]) for cell in measured}
-    assert sizes == {(min(256, plan.samples), plan.threads)}
+    assert sizes == {(32 if whole is EMBEDDED else 256, plan.threads)}
     at_loss = {cell.item.settings.get("matched_loss") for cell in measured}
-    assert at_loss == {None, 0.6 if whole is EMBEDDED else 0.15}
+    assert at_loss == {None, plan.matched_loss}
+    assert (plan.matched_loss is None) == (whole is EMBEDDED)
 
 
 def test_measures_are_those_of_the_checkpoint(store, cells, frame):
