@@ -57,26 +57,29 @@ class Order(torch.utils.data.Sampler):
         return iter(np.random.default_rng([self.seed, self.epoch]).permutation(len(self)).tolist())
 
 
-def settings(training: Training, folder: Path, rows_at_once: int, accumulation: int) -> dict[str, object]:
+def settings(
+    training: Training, folder: Path, rows_at_once: int, accumulation: int, **changes: object
+) -> dict[str, object]:
     """The arguments of a trainer of transformers for this run."""
     spec = training.spec
-    args = TrainingArguments(
-        output_dir=str(folder),
-        per_device_train_batch_size=rows_at_once,
-        gradient_accumulation_steps=accumulation,
-        num_train_epochs=spec.optim.epochs,
-        max_steps=spec.optim.max_steps or -1,
-        learning_rate=training.rate,
-        weight_decay=spec.optim.weight_decay,
-        max_grad_norm=spec.optim.clip_norm or 0.0,
-        seed=spec.seed,
-        use_cpu=True,
-        save_strategy="no",
-        logging_steps=1,
-        report_to=[],
-        disable_tqdm=True,
-        average_tokens_across_devices=False,
-    )
+    arguments: dict[str, object] = {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": rows_at_once,
+        "gradient_accumulation_steps": accumulation,
+        "num_train_epochs": spec.optim.epochs,
+        "max_steps": spec.optim.max_steps or -1,
+        "learning_rate": training.rate,
+        "weight_decay": spec.optim.weight_decay,
+        "max_grad_norm": spec.optim.clip_norm or 0.0,
+        "seed": spec.seed,
+        "use_cpu": True,
+        "save_strategy": "no",
+        "logging_steps": 1,
+        "report_to": [],
+        "disable_tqdm": True,
+        "average_tokens_across_devices": False,
+    }
+    args = TrainingArguments(**{**arguments, **changes})
     collator = DataCollatorWithPadding(training.data.tokenizer)
     return {"args": args, "train_dataset": features(training), "data_collator": collator}
 

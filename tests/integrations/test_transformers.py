@@ -105,10 +105,8 @@ class _Trained(ScalaTrainer):
 
 
 def make_trainer(training, folder, config=None, kind=_Trained, **changes):
-    arguments = settings(training, folder, 4, 4)
     own = {name: changes.pop(name) for name in ("callbacks", "compute_loss_func", "data_collator") if name in changes}
-    for name, value in changes.items():
-        setattr(arguments["args"], name, value)
+    arguments = settings(training, folder, 4, 4, **changes)
     config = {} if kind is Trainer else {"config": config or ScalaConfig(method="scala-effective", delay=1)}
     return as_ours(kind, training)(model=copy.deepcopy(training.model), **{**arguments, **own, **config})
 
@@ -277,20 +275,3 @@ class _Stop(TrainerCallback):
 def test_trainers_callbacks_stop_it(training, tmp_path):
     trainer = make_trainer(training, tmp_path, callbacks=[_Stop()])
     assert trainer.train().global_step == 1
-
-
-def test_bf16_is_that_of_our_trainer(model, rows, tmp_path):
-    """Autocast inside the model alone, and the inner passes of the noise in float32, as `--precision bf16` has it."""
-    spec = spec_of("scala-effective", model, rows, precision="bf16", pga="exact", max_steps=4, epochs=2, delay=0.5)
-    training = make_training(spec)
-    kept = copy.deepcopy(training.model)
-    config = ScalaConfig(**vars(spec.recipe))
-    trainer = make_trainer(training, tmp_path, config, bf16=True, max_grad_norm=0.0, max_steps=4)
-    assert trainer.accelerator.mixed_precision == "bf16"
-    trainer.train()
-    expected = take_steps(training, 4)
-    full = make_trainer(training, tmp_path, config, max_grad_norm=0.0, max_steps=4)
-    full.model.load_state_dict(kept.state_dict())
-    full.train()
-    close, far = (difference(flat(one.model), expected) for one in (trainer, full))
-    assert close < 0.1 * far
