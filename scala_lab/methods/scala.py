@@ -283,8 +283,9 @@ def loss_with_derivative(logits_BC: Tensor, batch: MicroBatch) -> tuple[Tensor, 
         error_B = logits_BC.squeeze(-1) - labels_B.to(logits_BC.dtype)
         return error_B.square(), 2 * error_B.detach().unsqueeze(-1)
     if batch.smoothing:
-        share = batch.smoothing / logits_BC.shape[-1]
-        target_BC = functional.one_hot(labels_B, logits_BC.shape[-1]) * (1 - batch.smoothing) + share
+        classes = logits_BC.shape[-1]
+        true_BC = functional.one_hot(labels_B, classes).to(logits_BC.dtype)  # an integer would become float32
+        target_BC = true_BC * (1 - batch.smoothing) + batch.smoothing / classes
         df_BC = logits_BC.detach().softmax(-1) - target_BC
         return batch.loss(logits_BC), df_BC - df_BC.mean(-1, keepdim=True)
     true_BC = functional.one_hot(labels_B, logits_BC.shape[-1]).bool()
