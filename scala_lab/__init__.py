@@ -25,8 +25,7 @@ from scala_lab.version import VERSION
 
 if TYPE_CHECKING:
     from scala_lab.config import RunSpec
-    from scala_lab.sweep.frame import load_runs
-    from scala_lab.sweep.grid import run_grid
+    from scala_lab.sweep.frame import load_runs, run_grid
     from scala_lab.training.train import train
 
 __version__ = VERSION
@@ -35,7 +34,7 @@ __all__ = ["RunSpec", "__version__", "load_runs", "run_grid", "train"]
 _MODULES = {
     "RunSpec": "scala_lab.config",
     "load_runs": "scala_lab.sweep.frame",
-    "run_grid": "scala_lab.sweep.grid",
+    "run_grid": "scala_lab.sweep.frame",
     "train": "scala_lab.training.train",
 }
 

@@ -6,13 +6,14 @@ import json
 import math
 import os
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scala_lab.config import RunSpec, flat_settings, setting_types
 from scala_lab.errors import UserError
-from scala_lab.sweep.grid import SweepFolder, setting_text
+from scala_lab.sweep.engine import Executor
+from scala_lab.sweep.grid import Grid, SweepFolder, setting_text
 from scala_lab.sweep.store import RUNS_FILE
 
 if TYPE_CHECKING:
@@ -128,3 +129,48 @@ def _row(record: Mapping[str, Any], folder: str) -> dict[str, Any]:
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else value
+
+
+def run_grid(
+    grid: Mapping[str, Any],
+    *,
+    out: Path | str,
+    seeds: int | Iterable[int] | None = None,
+    spec: RunSpec | None = None,
+    executor: Executor | None = None,
+    progress: bool = False,
+    retry_failed: bool = False,
+    log_to: Sequence[str] = (),
+    **settings: Any,
+) -> DataFrame:
+    """Train every combination of some settings' values with every seed, and return one row a run (see `load_runs`).
+
+    What `out` holds already is not trained again: a call that was interrupted is given again, and another grid with the
+    same fixed settings adds its points. `scala-lab report OUT` draws tables, figures and a page of it.
+
+    Args:
+        grid: The values of each setting that varies.
+        out: The sweep's folder.
+        seeds: A number n for the seeds 0 to n-1, or the seeds.
+        spec: The fixed settings; `settings` override them.
+        executor: What carries out the runs; default a `LocalPool` on this machine.
+        progress: Show on stderr what is done, running and left.
+        retry_failed: Try again what failed before.
+        log_to: Trackers that get the metrics too: tensorboard, wandb, mlflow.
+        settings: Fixed settings by name, as for `RunSpec.of`.
+
+    Example:
+        >>> from scala_lab import run_grid
+        >>> runs = run_grid(
+        ...     {"lr": [1e-3, 1e-2], "method": ["lamb", "scala"]}, seeds=3, task="my.csv", out="sweep1"
+        ... )  # doctest: +SKIP
+        >>> runs.groupby(["method", "lr"])["dev_accuracy"].mean()  # doctest: +SKIP
+    """
+    from scala_lab.sweep.local import LocalPool
+
+    folder = SweepFolder.open(Path(out))
+    wanted = seeds if isinstance(seeds, int) or seeds is None else list(seeds)
+    folder = folder.add(Grid.of((spec or RunSpec()).override(**settings), grid, wanted))
+    folder.check_inputs()
+    folder.run(executor or LocalPool(), progress=progress, retry_failed=retry_failed, log_to=tuple(log_to))
+    return load_runs(folder.folder)
